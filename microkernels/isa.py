@@ -1,4 +1,4 @@
-"""Instruction set levels: what a target has, what this CPU has, and what we may use.
+"""Instruction set levels: which exist, which a target or this CPU has, which may be used.
 
 The levels are ordered, and a CPU gets the highest one whose features it has. A level usually has
 everything below it, but not always: AVX-512 CPUs may lack the 256-bit AVX-VNNI of `avx2_vnni`. So
@@ -21,7 +21,7 @@ from .base.host_cpu import cpu_features
 CAP_VARIABLE = "TVM_HYBRID_ISA"
 
 # Beginnings of names of CPUs for which LLVM schedules once more after register allocation, and
-# breaks dependencies there by renaming registers: tiles too, whose shapes are fixed by number.
+# breaks dependencies by renaming registers. It renames tiles too, whose shapes belong to numbers.
 _RENAMES_TILES = (
     *("znver", "bdver", "btver2", "nocona"),
     *("atom", "bonnell", "silvermont", "slm", "goldmont", "tremont"),
@@ -37,8 +37,8 @@ class Isa:
     name : str
         The name used in kernel names, records and `TVM_HYBRID_ISA`.
     features : tuple of str
-        LLVM feature names: what kernels of this level use. LLVM may use more of a target, which
-        `tvm_hybrid.targets.cpu_features.required_features` tells.
+        LLVM feature names that kernels of this level use. LLVM may use more features of a target;
+        see `tvm_hybrid.targets.cpu_features.required_features`.
     vector_bits : int
         Width of the registers that f32 code uses; 32 means scalar code.
     cpu : str
@@ -80,8 +80,8 @@ class Isa:
         return set(other.features).issubset(self.features)
 
 
-# No kernel converts float16 itself. Where a target has f16c, LLVM uses it, and guards ask for it;
-# where it has not, LLVM calls functions of the runtime.
+# No kernel converts float16 itself. If a target has f16c, LLVM uses it and guards require it;
+# otherwise LLVM calls functions of the runtime.
 _AVX2 = ("avx2", "fma")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 _VNNI = (*_AVX512, "avx512vnni")
@@ -120,7 +120,7 @@ def _highest(present: frozenset[str]) -> Isa:
 
 
 def _under_cap(features: Iterable[str]) -> frozenset[str]:
-    """Those of the features that the cap in force allows."""
+    """The features that `TVM_HYBRID_ISA` allows."""
     cap = os.environ.get(CAP_VARIABLE)
     return frozenset(features).intersection(isa_named(cap).features if cap else features)
 
@@ -128,7 +128,7 @@ def _under_cap(features: Iterable[str]) -> frozenset[str]:
 def host_features() -> frozenset[str]:
     """LLVM feature names of the CPU that this process runs on and may use.
 
-    Those of AMX are present only if Linux lets this process use tiles, or if they are emulated.
+    AMX features are included only if Linux lets this process use tiles, or if they are emulated.
     """
     permission = tile_permission()
     if permission.state == "emulated":
@@ -144,7 +144,7 @@ def host_isa() -> Isa:
 
 
 def allowed_on_host(isa: Isa) -> bool:
-    """Whether this process runs a level's code and `TVM_HYBRID_ISA` allows it."""
+    """Whether this process can run code of a level and `TVM_HYBRID_ISA` allows it."""
     return _under_cap(host_features()).issuperset(isa.features)
 
 
@@ -163,8 +163,8 @@ def target_isa(target: Target) -> Isa:
     Parameters
     ----------
     target : tvm.target.Target
-        An llvm target; its `mcpu` and `mattr` name the features. AMX does not count where LLVM
-        tunes code for a CPU that has none in a way that breaks it, such as for znver4.
+        An llvm target; its `mcpu` and `mattr` name the features. AMX is ignored for CPUs such as
+        znver4, which have no AMX and for which LLVM's tuning breaks tile code.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def require_on_host(isa: Isa) -> None:
     Raises
     ------
     IsaError
-        Naming the missing features, or why AMX tiles are denied.
+        If features are missing; the message names them, or says why AMX tiles are denied.
     """
     present = host_features()
     missing = [name for name in isa.features if name not in present]

@@ -27,13 +27,13 @@ from .tile import Address, Between, Columns, LoadA, LoadB, MultiplyAdd, Place, S
 from .vector import bfloat16
 from .vector.expressions import Expr, bind, cast, constant, element_of, lanes_of, ramp, splat
 
-HEAP_ELEMENTS = 256  # of 32 bits: TVM allocates as many on the heap
-WHOLE_LOOP_PRODUCTS = 8  # of a step of K: with as many, the loop around them costs nothing
+HEAP_ELEMENTS = 256  # of 32 bits: TVM allocates a buffer of this size or more on the heap
+WHOLE_LOOP_PRODUCTS = 8  # of a step of K: from here on, the loop around them costs nothing
 
-# The body of a register tile is unrolled already. For CPUs with long loop buffers LLVM would write
-# it out two to eight times more, which makes nothing faster and compiling a third slower. It leaves
-# loops with a call alone, so this calls assembly without instructions. Were the call without
-# effects, LLVM would move it out of the loop.
+# The body of a register tile is unrolled already. For CPUs with long loop buffers LLVM would unroll
+# the loop two to eight times more, which makes nothing faster and compiling a third slower. LLVM
+# does not unroll a loop with a call, so the loop calls assembly without instructions. The call
+# needs an effect, or LLVM would move it out of the loop.
 _WHOLE_LOOP = "tvm_hybrid_whole_loop"
 _WHOLE_LOOP_LLVM_IR = f"""
 define linkonce_odr i32 @{_WHOLE_LOOP}() #0 {{
@@ -45,7 +45,7 @@ attributes #1 = {{ nounwind memory(inaccessiblemem: readwrite) }}
 """
 
 HIDDEN = "tvm_hybrid_hidden"
-"""A function whose result is its argument, a number, and for LLVM a variable."""
+"""LLVM function that returns its argument, a number, which LLVM then treats as a variable."""
 HIDDEN_LLVM_IR = f"""
 define linkonce_odr i32 @{HIDDEN}(i32 %number) #0 {{
   %same = call i32 asm "", "=r,0"(i32 %number) #1
@@ -56,7 +56,7 @@ attributes #1 = {{ nounwind memory(none) }}
 """
 
 FENCE = "tvm_hybrid_fence"
-"""A function without instructions, of which LLVM thinks that it may change all memory."""
+"""LLVM function without instructions; LLVM assumes that it may change all memory."""
 FENCE_LLVM_IR = f"""
 define linkonce_odr i32 @{FENCE}() #0 {{
   call void asm sideeffect "", "~{{memory}}"()
@@ -68,7 +68,7 @@ attributes #0 = {{ alwaysinline nounwind }}
 
 @contextlib.contextmanager
 def whole_loop(extent: Index, hidden: bool = False) -> Iterator[Expr]:
-    """A loop that LLVM does not write out in part; if its extent is `hidden`, nor all of it."""
+    """A loop that LLVM does not unroll in part; if its extent is `hidden`, nor as a whole."""
     texts = (_WHOLE_LOOP_LLVM_IR, HIDDEN_LLVM_IR if hidden else "")
     with llvm_functions(*texts):
         if hidden:
@@ -102,7 +102,7 @@ class Microkernel:
     llvm_ir : str
         LLVM functions that `multiply_add` calls; "" if it needs none.
     depth : int
-        Steps of kr that operands are padded to, with zeros: more than 1 for tile registers.
+        Operands are padded with zeros to this many steps of kr: more than 1 for tile registers.
     """
 
     name: str
@@ -139,16 +139,16 @@ class Microkernel:
         return bfloat16.narrow_by_instruction if self.llvm_ir else bfloat16.narrow
 
     def rounded(self, value: Expr) -> Expr:
-        """f32 as lanes of a 16-bit operand: bfloat16 (uint16 lanes), or float16."""
+        """Rounds f32 to lanes of a 16-bit operand: bfloat16 (uint16 lanes), or float16."""
         return cast("float16", value) if self.a_dtype == "float16" else self.narrow(value)
 
     @property
     def by_tiles(self) -> bool:
-        """Whether accumulators are tile registers, which only memory can be moved to and from."""
+        """Whether accumulators are tile registers, which exchange values with memory only."""
         return self.depth > 1
 
     def steps(self, k: int) -> int:
-        """Steps of kr for `k` elements of K, padded as the operands are."""
+        """Number of steps of kr for `k` elements of K, padded as the operands are."""
         return math.ceil(k / (self.kr * self.depth)) * self.depth
 
     def spread(self, group: Expr) -> Expr:
@@ -160,20 +160,20 @@ class Microkernel:
         return I.reinterpret(f"{self.operand_dtype}x{self.kr * self.lanes}", word)
 
     def add_up(self, total: Expr, group: Expr) -> Expr:
-        """8-bit integers of either sign, in groups of kr, added to int32 lanes."""
+        """Adds groups of kr 8-bit integers, signed or unsigned, to int32 lanes."""
         if element_of(group) == "uint8":
             return self.multiply_add(total, group, constant(1, "int8", lanes_of(group)))
         return self.multiply_add(total, constant(1, "uint8", lanes_of(group)), group)
 
     def a_operand(self, buffer: Expr, index: Sequence[Index], pitch: int) -> Expr | Address:
-        """A from `index` on, as `emit` takes it.
+        """Reads A from `index` on, in the form that `emit` takes.
 
         Parameters
         ----------
         buffer : Buffer
-            Elements as the kernel multiplies them.
+            Elements of the type that the kernel multiplies.
         index : sequence of Expr
-            Of the first element: a row, and a step of K.
+            Indices of the first element: its row, and its place in K.
         pitch : int
             Elements from one row to the next.
         """
@@ -181,27 +181,27 @@ class Microkernel:
         return self.spread(bfloat16.operand_bits(buffer[(*row, ramp(column, self.kr))]))
 
     def b_operand(self, buffer: Expr, start: Index, pitch: int) -> Expr | Address:
-        """One vector of columns of packed B, as `emit` takes it.
+        """Reads one vector of columns of packed B, in the form that `emit` takes.
 
         Parameters
         ----------
         buffer : Buffer
-            Flat.
+            A flat buffer.
         start : Expr
-            Its first element.
+            Index of the vector's first element.
         pitch : int
             Elements from one step of K to the next.
         """
         return bfloat16.operand_bits(buffer[ramp(start, self.lanes * self.kr)])
 
     def admit(self) -> None:
-        """Emits, at the start of a function, what the process needs to run the kernel: nothing."""
+        """Emits, at a function's start, what the process needs to run the kernel: here nothing."""
 
     def configure(self, rows: int, columns: int | None = None) -> None:
-        """Emits what has to happen before tiles of so many rows are multiplied: nothing."""
+        """Emits what must precede tiles of `rows` rows: here nothing."""
 
     def release(self) -> None:
-        """Emits what ends a task that has multiplied tiles: nothing."""
+        """Emits what must follow a task's last tile: here nothing."""
 
     def check(self, rows: int, vectors: int) -> None:
         """Refuses a tile that the kernel does not have.
@@ -209,7 +209,7 @@ class Microkernel:
         Raises
         ------
         IsaError
-            Naming the largest.
+            If the tile is too large; the message names the largest one.
         """
         if not (0 < rows <= self.mr and 0 < vectors <= self.vectors):
             raise IsaError(
@@ -246,17 +246,17 @@ class Microkernel:
         init : callable or None
             (row, vector) -> starting accumulators; zero if None.
         into : Place or None
-            Where accumulators that cannot stay in registers go.
+            Where a kernel by tiles stores its accumulators.
         resume : bool
-            Whether they start with what is there.
+            Whether the accumulators start with the values stored at `into`.
         peel : bool
-            Whether the last tile of K is multiplied outside the loops, its step a number.
+            Whether the last tile of K is multiplied after the loops, so that its number is known.
         between : callable or None
             (number of a tile of K, number of a product in it, products in it) -> None; emits other
             work before each product. Only kernels by tiles take it.
         columns : callable or None
-            vector -> what the accumulators of all its rows start with, or where that is in memory;
-            in the place of `init`. Only kernels by tiles take it.
+            vector -> the starting accumulators of all rows, or their address; it replaces `init`.
+            Only kernels by tiles take it.
 
         Returns
         -------
@@ -268,7 +268,7 @@ class Microkernel:
         return tile
 
     def begin(self, rows: int, vectors: int, init: Start | None = None) -> Tile:
-        """Emits the start of a tile whose products `accumulate` adds; as of `emit`."""
+        """Emits the start of a tile, to which `accumulate` adds products; parameters: `emit`."""
         self.check(rows, vectors)
         lanes = self.lanes
         # One small buffer a row: a larger one would become a heap allocation instead of registers.
@@ -291,9 +291,9 @@ class Microkernel:
         load_a: LoadA,
         load_b: LoadB,
     ) -> None:
-        """Emits products of some rows of a tile in registers; parameters as of `emit`."""
+        """Emits products of some rows of a tile in registers; parameters: `emit`."""
         with contextlib.ExitStack() as stack:
-            # Accumulators in a heap allocation get registers only where nothing is called.
+            # LLVM keeps accumulators of a heap allocation in registers only if nothing is called.
             held = tile.vectors * tile.lanes < HEAP_ELEMENTS
             whole = reduction and held and len(rows) * tile.vectors >= WHOLE_LOOP_PRODUCTS
             stack.enter_context(llvm_functions(self.llvm_ir))
@@ -325,6 +325,6 @@ class Microkernel:
 
 
 def _named(operand: Expr | Address) -> Expr:
-    """The vector of an operand, which several products take."""
+    """Names an operand's vector, which several products use."""
     assert isinstance(operand, tirx.Expr)
     return bind(operand)

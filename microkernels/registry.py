@@ -1,4 +1,4 @@
-"""The registry of microkernels: by name, and those that a target has for some types."""
+"""The registry of microkernels: finds one by its name, or those for a target and two types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .isa import Isa, isa_named
 from .microkernel import Microkernel
 from .tile import MultiplyAdd
 
-# The files in `kernels`, loaded when the registry is first asked.
+# The files in `kernels`, loaded at the first look-up.
 FAMILIES = ("f32", "int8", "bf16", "amx_tiles")
 
 _kernels: dict[str, Microkernel] = {}
@@ -38,7 +38,7 @@ def register_microkernels(
     Parameters
     ----------
     types : tuple of str
-        The kernel's word for its types, such as "u8s8s32", and those of A, B and accumulators.
+        Name of the combination, such as "u8s8s32"; then the types of A, B and the accumulators.
     """
     isa = isa_named(isa_name)
     for mr, nr in sizes:
@@ -52,7 +52,7 @@ def _registry() -> dict[str, Microkernel]:
     return _kernels
 
 
-@functools.cache  # asked for thousands of times while a model is compiled
+@functools.cache  # called thousands of times while a model is compiled
 def _load_families() -> None:
     for family in FAMILIES:
         importlib.import_module(f"{__package__}.kernels.{family}")
@@ -93,7 +93,7 @@ def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]
 
 
 def tile_kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """The kernels for these operand types that multiply tile registers; none on most levels."""
+    """The kernels for these operand types that multiply tile registers; empty on most levels."""
     return tuple(kernel for kernel in _fitting(isa, a_dtype, b_dtype) if kernel.by_tiles)
 
 

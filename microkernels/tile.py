@@ -1,6 +1,6 @@
-"""Tile: the accumulators that a microkernel emits, and where its operands and they lie.
+"""Tile: the accumulators that a microkernel emits, and the addresses of operands and results.
 
-The callables are what `Microkernel.emit` takes: how A and B are read, and what sums start with.
+The callables are the arguments of `Microkernel.emit`: they read A and B, and start the sums.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .vector.expressions import Expr, ramp
 
 @dataclass(frozen=True)
 class Address:
-    """Where rows lie in memory: a pointer to the first, and bytes from one to the next.
+    """Rows in memory: a pointer to the first row, and the bytes from one row to the next.
 
-    `passing` says that they are not read again before they have left the first-level cache.
+    `passing` says that the rows leave the first-level cache before they are read again.
     """
 
     pointer: Expr
@@ -29,8 +29,8 @@ class Address:
 class Place:
     """A window of a matrix in memory, from a row and a column on.
 
-    `leading` maps a row of the matrix to all indices of the buffer but the last; `pitch` counts the
-    elements from one row to the next, 0 for those of the last dimension.
+    `leading` maps a row of the matrix to all indices of the buffer but the last. `pitch` is the
+    number of elements from one row to the next; 0 means the size of the last dimension.
     """
 
     buffer: Expr
@@ -65,7 +65,7 @@ class Tile:
     def value(self, row: Index, vector: Index) -> Expr:
         """The accumulated vector: `lanes` columns from column `vector * lanes`.
 
-        The row is a number, or, of accumulators in memory, any expression.
+        The row is a number; if the accumulators are in memory, it may be any expression.
         """
         if self.place is not None:
             *leading, column = self.place.index(row, vector * self.lanes)

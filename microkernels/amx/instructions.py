@@ -70,7 +70,7 @@ class InstructionCounts:
 
 @dataclass(frozen=True)
 class TileBlock:
-    """One block of results and one piece of K.
+    """One block of results, and its tiles of K between two visits.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class TileBlock:
 
 
 def full_then_tail(total: int, most: int) -> list[int]:
-    """`total` cut into pieces of `most`, and what is left as the last one.
+    """Cuts `total` into pieces of `most`; the tail is the last piece.
 
     >>> full_then_tail(70, 32)
     [32, 32, 6]
@@ -158,7 +158,7 @@ def product_counts(
     configure: int | None = None,
     release: int = 1,
 ) -> InstructionCounts:
-    """What one task executes for its part of a product.
+    """Counts the instructions that one task executes for its part of a product.
 
     Parameters
     ----------
@@ -169,13 +169,13 @@ def product_counts(
     panels : sequence of int
         Column tiles of every panel, such as `full_then_tail(column_tiles, 2)`.
     pieces : sequence of int
-        Tiles of K between two visits of the accumulators, which rest in memory in between.
+        Tiles of K between two visits of the accumulators, which are in memory in between.
     started : bool
         Whether the accumulators start with something other than zero, such as what zero points add.
     configure : int or None
-        Executed `ldtilecfg`; None for one for blocks of each number of rows.
+        Number of `ldtilecfg`; None means one for each different number of rows.
     release : int
-        Executed `tilerelease`.
+        Number of `tilerelease`.
     """
     total = InstructionCounts(
         ldtilecfg=len(set(row_blocks)) if configure is None else configure, tilerelease=release

@@ -41,11 +41,11 @@ _PERMISSION = "tvm_hybrid_amx_permission"
 PERMISSION_LLVM_IR = Path(__file__).with_name("permission.ll").read_text()
 
 EMULATED = "tvm_hybrid_amx_emulated"
-# Returns whether the emulator is active, as the above asks.
+# Returns whether the emulator is active.
 EMULATED_LLVM_IR = Path(__file__).with_name("emulated.ll").read_text()
 
 ADVICE = "run it where Linux grants them, or compile the model for a CPU without AMX"
-# Why Linux refuses, by errno; None for the rest.
+# Why Linux refuses, by errno; None stands for every other errno.
 REFUSALS: dict[int | None, str] = {
     errno.EOPNOTSUPP: "this CPU, its hypervisor or the settings of Linux have no AMX tile data",
     errno.ENOSPC: "an alternate signal stack of this process is too small for tile data "
@@ -59,8 +59,8 @@ REFUSALS: dict[int | None, str] = {
 def emit_permission_check() -> None:
     """Emits an assertion that this process may use tiles.
 
-    It belongs at the start of a PrimFunc, outside of its parallel loops. Where the answer is no, a
-    call of the function raises a RuntimeError that says why, and no tile instruction is reached.
+    It belongs at the start of a PrimFunc, outside of its parallel loops. Without permission, a call
+    of the function raises a RuntimeError that says why, before any tile instruction.
     """
     with llvm_functions(PERMISSION_LLVM_IR):
         emit_refusals(I.bind(I.call_extern("int32", _PERMISSION)))
@@ -85,7 +85,7 @@ class Permission:
     state : {"granted", "emulated", "denied", "absent"}
         "absent": the CPU has no AMX. "denied": it has, but Linux does not let this process use it.
     errno : int
-        What Linux answered; 0 unless it was denied.
+        The errno of Linux; 0 unless it denied permission.
     """
 
     state: str
@@ -122,7 +122,7 @@ def tile_permission() -> Permission:
 
 
 def _emulator_is_active() -> bool:
-    """Whether a function of that name is there and says so."""
+    """Whether the process has the emulator's function, and it returns nonzero."""
     try:
         return bool(getattr(_process(), EMULATOR)())
     except AttributeError:
@@ -131,13 +131,13 @@ def _emulator_is_active() -> bool:
 
 @functools.cache
 def _process() -> ctypes.CDLL:
-    """Every symbol that is visible to the whole process, those of later libraries too."""
+    """Gives access to every symbol that is visible to the whole process, now or later."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 @functools.cache
 def _ask_linux() -> int:
-    """0, or the errno."""
+    """Asks Linux for tiles; returns 0, or the errno."""
     syscall = _process().syscall
     numbers = (ctypes.c_long(number) for number in (ARCH_PRCTL, REQUEST, TILE_DATA))
     return 0 if syscall(*numbers) == 0 else ctypes.get_errno()

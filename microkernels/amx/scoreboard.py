@@ -7,7 +7,7 @@ order.
 Throughputs and latencies are those of a machine's description.
 Assumed: tiles are renamed, so that a load need not wait for the last product that reads the tile; a
 tile load takes an entry for each row, a tile store two, and both as long as if the tile were full;
-a tile that was stored is read as any stored vector; accumulators that are loaded were stored long
+vector loads see a stored tile as they see any stored vector; loaded accumulators were stored long
 ago; prefetching hides latencies beyond L1, so that only bandwidth counts.
 """
 
@@ -24,13 +24,13 @@ from .tile_shapes import LAYOUTS, ROWS
 TILE_BYTES = 1024
 LEVELS = ("L1", "L2", "L3", "memory")
 _STORED = 8  # the memory of accumulator c is "register" _STORED + c
-# How many tiles of K are simulated; longer sums go on at the pace of the last half of them.
+# How many tiles of K are simulated; longer sums are extrapolated from the last half of them.
 _SIMULATED = 24
 
 
 @dataclass(frozen=True)
 class Core:
-    """What a core does in so many cycles.
+    """Cycles that a core needs for each kind of work.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Core:
     configure, release : float
         `ldtilecfg` and `tilerelease`.
     block : float
-        What every block takes besides its instructions, such as the jump at the end of its loop.
+        Time of a block besides its instructions, such as the jump at the end of its loop.
     rates : tuple of float
         Bytes a cycle from L2, L3 and memory.
     entries, entries_a_cycle : int
@@ -82,7 +82,7 @@ class Scoreboard:
     Parameters
     ----------
     core : Core
-        What it can do.
+        Its numbers.
     levels : mapping
         Where tiles of A, B and C are loaded from: one of `LEVELS`.
     """
@@ -117,7 +117,7 @@ class Scoreboard:
             self.ready[target] = end
 
     def run_epilogue(self, block: TileBlock, operations: int) -> None:
-        """Reads stored accumulators, `operations` on each vector, and stores the results."""
+        """Reads stored accumulators, applies `operations` to each vector, stores the results."""
         core = self.core
         latency = (operations + 2) * core.vector_latency
         ports = {"vector": operations / 2, "store": 1.0}
@@ -130,7 +130,7 @@ class Scoreboard:
     def _issue(
         self, entries: int, sources: Sequence[int], ports: Mapping[str, float], latency: float
     ) -> float:
-        """Time at which the result of an instruction is there."""
+        """Schedules an instruction; returns when its result is available."""
         self.entered += entries / self.core.entries_a_cycle
         while self.used + entries > self.core.entries:
             left, freed = self.in_flight[self.oldest]
@@ -151,14 +151,14 @@ class Scoreboard:
 def block_cycles(
     block: TileBlock, core: Core, levels: Mapping[str, str] = ALL_L1, epilogue: int | None = None
 ) -> float:
-    """Predicted cycles of one block among many like it, which overlap at their ends.
+    """Predicted cycles of one block in a row of equal blocks, which overlap at their ends.
 
     Parameters
     ----------
     block : TileBlock
         The block.
     core : Core
-        What executes it.
+        The core that executes it.
     levels : mapping
         Where tiles of A, B and C are loaded from: one of `LEVELS`.
     epilogue : int or None

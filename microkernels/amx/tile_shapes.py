@@ -33,9 +33,9 @@ def accumulator(layout: str, i: int, j: int) -> int:
 
 
 def b_register(layout: str, j: int, column_tiles: int) -> int:
-    """The tile register for column tile j of B; the last one, which may be narrower, has its own.
+    """The tile register for column tile j of B; the last tile, maybe narrower, has its own one.
 
-    The layout "1x4" has three registers for four tiles: the others take turns.
+    The layout "1x4" has three registers for four tiles: the other tiles take turns.
     """
     if layout == "2x2":
         return 6 + j
@@ -50,7 +50,7 @@ def configuration(layout: str, rows: int, columns: int) -> bytes:
     layout : str
         "2x2" or "1x4".
     rows, columns : int
-        Size of the block; the last tile of each is cut where they are no multiples of 16.
+        Size of the block; the last tile is cut if a size is no multiple of 16.
     """
     row_tiles, column_tiles = LAYOUTS[layout]
     heights = [max(1, min(ROWS, rows - ROWS * i)) for i in range(row_tiles)]

@@ -10,16 +10,16 @@ import numpy as np
 
 RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
 SHIFT = 128
-"""int8 plus this is uint8, and uint8 less this is int8; their highest bits differ, nothing else."""
+"""int8 plus this is uint8, and uint8 less this is int8; only the highest bits differ."""
 
 
 ALIGNMENT = 64
 SHORT = 8
-"""Elements of a row that NumPy copies one by one."""
+"""Longest row that NumPy copies element by element."""
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """As `np.empty`. NumPy asks Linux for large pages, which are filled faster than small ones."""
+    """`np.empty` on cache lines. NumPy asks Linux for large pages, which are filled faster."""
     size = math.prod(shape) * dtype.itemsize
     room = np.empty(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
@@ -29,9 +29,9 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any,
 def transposed(array: np.ndarray[Any, Any], order: Sequence[int]) -> np.ndarray[Any, Any]:
     """A copy with the axes in another order, in new memory on cache lines.
 
-    NumPy writes whole rows, each element from another line of a matrix: three to eight times as
-    slowly as cache lines of a few columns. Of rows of few columns it writes each by itself, which
-    takes more than twice as long as column by column.
+    NumPy writes whole rows, and reads each element from another line of a matrix: three to eight
+    times slower than by cache lines of a few columns. It copies short rows one by one, which takes
+    more than twice as long as column by column.
     """
     view = array.transpose(order)
     copy = aligned_empty(view.shape, array.dtype)

@@ -16,14 +16,14 @@ _GROUPS = "proc/self/cgroup"
 
 @dataclass(frozen=True)
 class Quota:
-    """How much CPU time a control group may take, as containers with `--cpus` do.
+    """A control group's limit of CPU time, such as that of a container with `--cpus`.
 
     Attributes
     ----------
     cpus : float
-        CPU time over time.
+        CPU time over elapsed time.
     file : Path
-        The file that says so.
+        The file that states it.
     """
 
     cpus: float
@@ -36,7 +36,7 @@ class Quota:
 
 
 def busy_cpus() -> int:
-    """How many threads or processes this process keeps busy at most, when it compiles.
+    """The most threads or processes that this process keeps busy while it compiles.
 
     One for each logical CPU that the calling thread may use; the nearest number of CPUs of a quota
     of CPU time, at least 1, if that is fewer.
@@ -47,15 +47,15 @@ def busy_cpus() -> int:
 
 @functools.cache
 def host_quota() -> Quota | None:
-    """The quota of this process, as it was when first asked."""
+    """The quota of this process, as it was at the first call."""
     return read_quota(Path("/"))
 
 
 def read_quota(root: Path) -> Quota | None:
-    """The least quota of CPU time of the process's control groups and those around them.
+    """The smallest quota of CPU time of the process's control groups and their parents.
 
     In a container the path of a group may be the host's; the folder that is mounted is then the
-    group itself. So folders that do not exist are passed over, and the topmost is read, too.
+    group itself. So folders that do not exist are skipped, and the topmost folder is read as well.
     """
     found: list[Quota] = []
     for line in text_of(root / _GROUPS).splitlines():
@@ -82,14 +82,14 @@ def _quota_of_1(folder: Path) -> list[Quota]:
 
 
 def _quotas(quota: str, period: str, file: Path) -> list[Quota]:
-    """None where the quota is "max" or -1, or there is no such file."""
+    """Returns no quota if it is "max" or -1, or if there is no such file."""
     if not (quota.isdigit() and period.isdigit() and int(quota) and int(period)):
         return []
     return [Quota(int(quota) / int(period), file)]
 
 
 def text_of(path: Path) -> str:
-    """What a file of Linux says; "" if it cannot be read."""
+    """The text of a file of Linux; "" if it cannot be read."""
     try:
         return path.read_text()
     except OSError:

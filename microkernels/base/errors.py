@@ -11,14 +11,14 @@ from typing import Any
 
 BY_ZERO = "a size is divided by another one that is 0"
 OUT_OF_RANGE = "an index is out of range"
-"""What a program says of sizes that do not fit for this reason."""
+"""A reason why a program refuses sizes."""
 
 
 @dataclass(frozen=True)
 class Argument:
     """A keyword argument inside of a message, such as `num_threads` or `shapes['x'][1]`.
 
-    It is a part of its own, so that the command line can show the option in its place.
+    It is a separate part of the message, so that the command line can show its option instead.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Argument:
     is_size : bool
         Whether `item` is a dimension, and not an input.
     value : Any
-        A value of the argument, to show behind its name; None if only the name is shown.
+        A value of the argument, to show after its name; None if only the name is shown.
     """
 
     name: str
@@ -67,7 +67,7 @@ class TvmHybridError(Exception):
 
     def __init__(self, *parts: object, argument: str = "") -> None:
         super().__init__(*parts)
-        # An error that was being handled is no news to a user; one that this came `from` is.
+        # Hides an error that was being handled, but shows a user the cause given by `from`.
         self.__suppress_context__ = True
         named = (part.name for part in parts if isinstance(part, Argument))
         self.argument = argument or next(named, "")
@@ -79,7 +79,7 @@ class TvmHybridError(Exception):
 
 
 def as_raised(error: TvmHybridError) -> TvmHybridError:
-    """An error that came through TVM, which makes it anew of its text alone, as it was raised."""
+    """Returns the original error, as TVM passes on a new one with the text alone."""
     last: TvmHybridError | None = getattr(_last, "error", None)
     _last.error = None
     return last if last is not None and str(last) == str(error) else error
@@ -118,7 +118,7 @@ class ShapeError(ModelError):
 
 
 class InputValueError(ModelError):
-    """The value of an input must be known when a model is compiled, or a given one does not fit.
+    """An input's value must be known when a model is compiled, or a given value does not fit.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class FeedError(TvmHybridError, ValueError):
 
 
 class OptionError(TvmHybridError, ValueError, RuntimeError):
-    """An option that a session takes for ONNX Runtime's sake asks for what there is not here."""
+    """A session option, accepted for ONNX Runtime's sake, asks for what is not supported."""
 
 
 class UnknownOptionError(OptionError, TypeError):
@@ -166,7 +166,7 @@ class ServerError(TvmHybridError, ConnectionError):
 
 
 class QueueFullError(TvmHybridError, RuntimeError):
-    """As many requests wait for a session's streams as its queue has room for."""
+    """The queue of requests that wait for a session's streams is full."""
 
 
 class SessionClosedError(TvmHybridError, RuntimeError):

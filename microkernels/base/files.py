@@ -18,9 +18,8 @@ from .errors import OutputError, TvmHybridError
 
 # Files that appear whole or not at all.
 #
-# Data is written into a new folder next to the file, and gets the file's name last. If it cannot be
-# written, the error has the system's own words. Where that can be known, the error comes before the
-# work.
+# Data is written into a new folder next to the file, and gets the file's name last. An error quotes
+# the system's message. If possible, it is raised before the work.
 
 
 _PAGE = 4096
@@ -42,14 +41,14 @@ _ADVICE = {
 
 
 def why_not_written(path: str | os.PathLike[str], error: OSError, what: str = "") -> str:
-    """That a file cannot be written, why, and what to do.
+    """The message for a file that cannot be written: why, and what to do.
 
     Parameters
     ----------
     path : path-like
         The file.
     error : OSError
-        What the system said.
+        The system's error.
     what : str
         What the file is, such as "the plot".
     """
@@ -63,7 +62,7 @@ def why_not_written(path: str | os.PathLike[str], error: OSError, what: str = ""
 def require_writable(
     path: str | os.PathLike[str], kind: type[TvmHybridError] = OutputError
 ) -> None:
-    """Refuses a file that could not be written now; nothing is left behind.
+    """Refuses a file that could not be written now; no file stays.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ def require_writable(
     Raises
     ------
     TvmHybridError
-        Of that kind.
+        Of type `kind`, if the file cannot be written.
     """
     target = Path(path)
     try:
@@ -88,7 +87,7 @@ def require_writable(
 
 
 def require_room(folder: Path) -> None:
-    """Writes a page into a nameless file of a folder.
+    """Checks that a folder has room, by writing a page to a nameless file.
 
     Raises
     ------
@@ -100,7 +99,7 @@ def require_room(folder: Path) -> None:
 
 
 def require_other_file(path: str | os.PathLike[str], given: str | os.PathLike[str]) -> None:
-    """Refuses to write over a file that is read, by whatever name or link it is called.
+    """Refuses to write over a file that is read, under any name or link.
 
     Parameters
     ----------
@@ -126,9 +125,9 @@ def require_other_file(path: str | os.PathLike[str], given: str | os.PathLike[st
 def replacing(
     path: str | os.PathLike[str], kind: type[TvmHybridError] = OutputError, what: str = ""
 ) -> Iterator[Path]:
-    """A path in a new folder next to a file; what is written there gets the file's name.
+    """Yields a path in a new folder next to a file; what is written there gets the file's name.
 
-    If anything goes wrong inside, Ctrl-C too, the file stays as it was and the folder goes. A
+    If anything fails inside, Ctrl-C included, the file stays unchanged and the folder is removed. A
     device or a pipe is written to, not replaced.
 
     Parameters
@@ -143,7 +142,7 @@ def replacing(
     Raises
     ------
     TvmHybridError
-        Of that kind, if the file cannot be written.
+        Of type `kind`, if the file cannot be written.
     """
     target = Path(path)
     folder = None
@@ -188,7 +187,7 @@ def write_whole(path: str | os.PathLike[str], text: str | bytes, what: str = "")
 
 
 def sync(path: Path) -> None:
-    """Puts a file, or the names in a folder, on the disk."""
+    """Flushes a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -198,10 +197,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, Ctrl-C waits; it does its work at the end.
+    """Delays Ctrl-C to the end of the scope.
 
-    Python's own handler raises KeyboardInterrupt wherever the program happens to be: between making
-    a file and noting its name, too.
+    Python's own handler raises KeyboardInterrupt anywhere in the program, for instance between
+    making a file and noting its name.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -223,7 +222,7 @@ def _real(path: Path) -> Path:
 
 
 def is_special(path: Path) -> bool:
-    """Whether something is there that is neither a file nor a folder."""
+    """Whether a path exists and is neither a file nor a folder."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 

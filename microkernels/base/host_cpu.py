@@ -1,8 +1,8 @@
-"""The CPU that this process runs on: what Linux says it has, and LLVM's name that fits.
+"""The CPU that this process runs on: the features that Linux lists, and the LLVM name that fits.
 
-LLVM tells a CPU by its model number. A hypervisor may show another one: a Granite Rapids with AMX
-that says it is a Rocket Lake. So a name whose vectors and tiles are more of those that Linux lists
-goes before LLVM's.
+LLVM recognises a CPU by its model number, but a hypervisor may show another one: a Granite Rapids
+with AMX may call itself a Rocket Lake. So a name that covers more of the vectors and tiles that
+Linux lists takes precedence over LLVM's answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 from tvm.target import Target, codegen
 
 _CPUINFO = "/proc/cpuinfo"
-# Of each vendor, the oldest first: of those that fit alike, it states the least.
+# For each vendor, the oldest first: among names that fit equally, it claims the fewest features.
 _CPUS = {
     "GenuineIntel": (
         *("haswell", "alderlake", "skylake-avx512", "cascadelake", "cooperlake"),
@@ -26,7 +26,7 @@ _VECTORS = ("avx", "amx", "fma", "f16c")  # beginnings of LLVM's names of featur
 
 @functools.cache
 def host_flags() -> frozenset[str]:
-    """The flags that Linux lists for this CPU; empty if it does not tell."""
+    """The flags that Linux lists for this CPU; empty if it lists none."""
     return frozenset(_cpuinfo("flags").split())
 
 
@@ -37,10 +37,10 @@ def processor() -> str:
 
 @functools.cache
 def host_cpu() -> str:
-    """LLVM's name of this CPU: LLVM's own answer, or one that fits better what Linux lists."""
+    """LLVM's name of this CPU: its own answer, or a name that better fits what Linux lists."""
     own = str(codegen.llvm_get_system_cpu())
     vectors = {flag for flag in _spelled(host_flags()) if flag.startswith(_VECTORS)}
-    # `max` takes the first of several: LLVM's own answer is one.
+    # `max` takes the first of equal names: LLVM's own answer comes first.
     return max(
         (own, *_CPUS.get(_cpuinfo("vendor_id"), ())),
         key=lambda name: len(vectors.intersection(_listed(name))),
@@ -48,13 +48,13 @@ def host_cpu() -> str:
 
 
 def cpu_features() -> frozenset[str]:
-    """LLVM's names of the features of this CPU; not those that a hypervisor hides."""
+    """LLVM's names of the features of this CPU, without those that a hypervisor hides."""
     listed = _listed(host_cpu())
     return listed.intersection(_spelled(host_flags())) if host_flags() else listed
 
 
 def _listed(cpu: str) -> frozenset[str]:
-    """What LLVM's table says of a CPU."""
+    """The features of a CPU in LLVM's table."""
     target = Target({"kind": "llvm", "mcpu": cpu})
     return frozenset(map(str, codegen.llvm_get_cpu_features(target)))
 
@@ -66,7 +66,7 @@ def _spelled(flags: frozenset[str]) -> set[str]:
 
 
 def _cpuinfo(key: str) -> str:
-    """What Linux says of the first CPU; "" if nothing."""
+    """The value of a key of the first CPU that Linux lists; "" if there is none."""
     try:
         with open(_CPUINFO, encoding="utf-8") as lines:
             line = next((line for line in lines if line.startswith(key)), "")

@@ -17,7 +17,7 @@ logger = logging.getLogger("tvm_hybrid")
 
 
 def configure_from_environment() -> None:
-    """Silent unless the application handles the logger or the variable asks for output."""
+    """Sets the logger up: silent unless the application handles it or the variable is set."""
     wanted = os.environ.get(LOG_VARIABLE, "").lower()
     if not wanted:
         logger.addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""What compiling took goes back: heap memory, pages of the compiler's code, collections."""
+"""Releases what compiling took: heap memory, pages of the compiler's code, late collections."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ import numpy as np
 
 from .tvm_compat.relax import compiler_library
 
-# Gives Linux back the pages of TVM's compiler that compiling has read; they stay in its file.
+# Returns to Linux the pages of TVM's compiler that compiling has read; the file still has them.
 #
 # A process that has compiled holds 125 MiB of the compiler's file (BERT-base), 84 of them since the
-# imports, for as long as it runs. A model that runs needs next to none of it: its kernels are code
-# of their own, and what calls them is in TVM's runtime. The pages stay in Linux's cache of files as
-# long as there is room, and come back from there when the compiler is called once more.
+# imports, for as long as it runs. A model that runs needs next to none of it: its kernels are
+# separate code, and TVM's runtime calls them. The pages stay in Linux's cache of files as long as
+# there is room, and come back from there when the compiler is called once more.
 
 
 _ENTRY = 8  # bytes of /proc/self/pagemap for a page
-# Its bits: the page is in memory, or swapped out, or one of a file.
+# Bits of an entry: the page is in memory, swapped out, or a page of a file.
 _IN_MEMORY, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
 
 
 def return_pages(library: Path) -> None:
-    """Gives back the pages of a mapped file that cannot be written, and never were.
+    """Returns the pages of a mapped file that cannot be written, and never were.
 
-    What is mapped with a page of its own (of relocated addresses, or patched code) stays: it is
-    not what the file says.
+    A mapping with a private page (relocated addresses, patched code) stays, as it differs from the
+    file.
     """
     with suppress(OSError, AttributeError):  # another system
         advise = ctypes.CDLL(None, use_errno=True).madvise
@@ -68,41 +68,42 @@ _NEVER = 1 << 30  # collections of the middle generation before a full one
 _YOUNG = 20_000  # objects before a collection of young ones; Python's 700 take 2 to 3% of passes
 
 _lock = threading.Lock()
-_compiling: list[tuple[int, int, int]] = []  # for each that compiles, thresholds to put back
+_compiling: list[tuple[int, int, int]] = []  # thresholds to restore, for each compilation
 
 
 @contextmanager
 def without_full_collections() -> Iterator[None]:
     """Keeps Python's garbage collector from looking through all objects while a model is compiled.
 
-    A pass makes so many objects that Python looks through all there are every few passes, those of
-    all imports too. With younger ones that took 5 to 6% of the time of QDQ BERTs. Hardly any are
-    garbage: what has no users goes at once, and young objects are still looked through, less often.
+    A pass makes so many objects that every few passes Python looks through all objects, those of
+    all imports included. With collections of younger objects that took 5 to 6% of the time to
+    compile QDQ BERTs. Hardly any object is garbage: one without users goes at once, and young
+    objects are still looked through, less often.
 
-    Puts full collections off until the last of those that are in here has left.
+    Full collections resume when the last compilation in this scope has ended.
     """
     with _lock:
         before = gc.get_threshold()
         _compiling.append(_compiling[0] if _compiling else before)
-        gc.set_threshold(_YOUNG if before[0] else 0, before[1], _NEVER)  # 0: somebody wants none
+        gc.set_threshold(_YOUNG if before[0] else 0, before[1], _NEVER)  # 0: collections are off
     try:
         yield
     finally:
         with _lock:
             before = _compiling.pop()
-            untouched = gc.get_threshold()[2] == _NEVER  # else somebody has chosen another one
+            untouched = gc.get_threshold()[2] == _NEVER  # else other thresholds were set meanwhile
             if not _compiling and untouched:
                 gc.set_threshold(*before)
 
 
 def return_freed_memory() -> None:
-    """Has glibc give back what it keeps for later: after compiling that is twice the weights."""
+    """Makes glibc return its free memory to Linux: after compiling that is twice the weights."""
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
 def return_what_compiling_took() -> None:
-    """The same, and the compiler's own code; for the end, as the next one reads it anew."""
+    """Releases heap memory and the compiler's pages; for the end, as a compilation reads them."""
     return_freed_memory()
     library = compiler_library()
     if library is not None:

@@ -54,7 +54,7 @@ _BLOCKS = {"2x2": (32, 32), "1x4": (16, 64)}
 class AmxMicrokernel(Microkernel):
     """A microkernel whose accumulators are tiles.
 
-    `multiply_add` is that of vectors of the same types, for sums of rows and columns.
+    `multiply_add` is that of vectors of the same types; it sums rows and columns.
 
     Attributes
     ----------
@@ -81,13 +81,13 @@ class AmxMicrokernel(Microkernel):
         emit_permission_check()
 
     def configure(self, rows: int, columns: int | None = None) -> None:
-        """Emits the configuration for blocks of so many rows, and columns if not whole tiles."""
+        """Emits the configuration for `rows` rows and `columns` columns, by default nr."""
         columns = self.nr if columns is None else columns
         self.check(rows, -(-columns // self.lanes))
         tile_shapes.emit_configure(self.layout, rows, columns)
 
     def release(self) -> None:
-        """Emits the end of a task that has configured tiles: the thread has no tile state then."""
+        """Emits the release of the tiles; afterwards the thread has no tile state."""
         emit_tile("tilerelease")
 
     def emit(
@@ -106,8 +106,8 @@ class AmxMicrokernel(Microkernel):
     ) -> Tile:
         """Emits one block; see `Microkernel.emit`.
 
-        `into` is where its accumulators are stored; without it, a buffer of the block's own, which
-        is slow to come by. `init` is called with a variable for the row.
+        Its accumulators are stored at `into`; without it, in a buffer that the block allocates,
+        which is slow. `init` is called with a variable for the row.
         """
         self.check(rows, vectors)
         if into is None:
@@ -163,7 +163,7 @@ class AmxMicrokernel(Microkernel):
         return _pointer(_address(into.buffer, index, into.pitch or int(into.buffer.shape[-1])))
 
     def _alike(self, into: Place, j: int, value: Expr | Address) -> Address:
-        """Where a tile loads the same row 16 times: at a stride of 0."""
+        """Address, with a stride of 0, from which a tile loads one row 16 times."""
         if isinstance(value, Address):
             return Address(value.pointer, 0)
         self._put(into, 0, j, value)
@@ -180,7 +180,7 @@ def _address(buffer: Expr, index: Sequence[Index], pitch: int) -> Address:
 
 
 def _load(tile: int, operand: Expr | Address) -> None:
-    """Loads a tile of an operand; one that passes leaves what else is in L1 there."""
+    """Loads a tile of an operand; a passing operand does not evict other data from L1."""
     passing = typed(Address, operand).passing
     emit_tile("tileloaddt164" if passing else "tileloadd64", tile, *_pointer(operand))
 
@@ -197,7 +197,7 @@ def register_amx_blocks(
     llvm_ir: str = "",
     isa_name: str = "amx",
 ) -> None:
-    """Registers the blocks of one pair of types, which are given as to `register_microkernels`."""
+    """Registers the blocks of one pair of types, given as for `register_microkernels`."""
     isa, kr = isa_named(isa_name), 4 // DataType(types[1]).itemsize
     for layout, (mr, nr) in _BLOCKS.items():
         names, tile = (f"amx_{types[0]}_{mr}x{nr}", isa.name), (mr, nr, kr, isa.f32_lanes)

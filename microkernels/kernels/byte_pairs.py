@@ -1,14 +1,14 @@
 """u8 x s8 -> s32 without VNNI: by digits, bytes, words, halves. One packed weight serves all four.
 
     digits   of four bits of A: vpmaddubsw and vpmaddwd for each; exact, 6 instructions
-    bytes    vpmaddubsw, vpmaddwd by ones; exact where no sum of two products leaves 16 bits, 3
+    bytes    vpmaddubsw, vpmaddwd by ones; exact if every sum of two products fits 16 bits, 3
     words    vpmaddwd on operands that were widened in cache before; exact, 4
     halves   words that are made of bytes in registers; exact, 4, and 3 for each vector of B
 
-Instructions are those for 4 products in each lane, with additions. Bytes do not saturate if all of
-A is at most 127 (2 * 127 * 128 = 32512), or if |w0| + |w1| <= 128 for every pair of weights that
-are added first (255 * 128 = 32640). Only digits are registered: whoever takes another tile has to
-know one of the two, or has widened the operands.
+The counts are instructions for 4 products in each lane, additions included. Bytes do not saturate
+if all of A is at most 127 (2 * 127 * 128 = 32512), or if |w0| + |w1| <= 128 for every pair of
+weights that are added first (255 * 128 = 32640). Only digits are registered: the caller of another
+tile must know that bytes do not saturate, or must have widened the operands.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _INSTRUCTIONS = {
 
 
 def has_pairs(kernel: Microkernel) -> bool:
-    """Whether a kernel adds products of bytes in pairs, and so has the other two forms."""
+    """Whether a kernel adds products of bytes in pairs, so that the other tiles exist for it."""
     integers = kernel.b_dtype == "int8" and not kernel.by_tiles
     return integers and kernel.isa_name in _INSTRUCTIONS
 
 
 def byte_tile(kernel: Microkernel) -> Microkernel:
-    """The tile by bytes of a kernel that has pairs."""
+    """The tile by bytes that replaces a kernel with pairs."""
 
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         return accumulator + pair_sums(kernel.isa_name, pair_products(kernel.isa_name, a, b), 1)
@@ -49,7 +49,7 @@ def byte_tile(kernel: Microkernel) -> Microkernel:
 
 
 def halves_tile(kernel: Microkernel) -> Microkernel:
-    """The tile by halves of a kernel that has pairs: for any bytes, where words fill the cache."""
+    """The tile by halves that replaces a kernel with pairs, if words would fill the cache."""
     by_words = _by_words(kernel.isa_name)
 
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
@@ -72,18 +72,18 @@ def halves_tile(kernel: Microkernel) -> Microkernel:
 
 
 def word_tile(kernel: Microkernel) -> Microkernel:
-    """The tile by words of a kernel that has pairs; two of its steps are one of the kernel's."""
+    """The tile by words that replaces a kernel with pairs; it takes two steps for one."""
     name = kernel.name.replace("u8s8s32", "s16s16s32")
     return replace(kernel, name=name, kr=2, multiply_add=_by_words(kernel.isa_name))
 
 
 def packed_words_tile(kernel: Microkernel) -> Microkernel:
-    """As `word_tile`, for operands that are words in memory."""
+    """`word_tile` for operands that are words in memory."""
     return replace(word_tile(kernel), a_dtype="int16", b_dtype="int16")
 
 
 def widening_tile(kernel: Microkernel) -> Microkernel:
-    """As `word_tile`, for bytes that it widens itself: where A is a vector of its own each time."""
+    """`word_tile` for bytes that the tile widens: it pays if each vector of A is used once."""
     by_words = _by_words(kernel.isa_name)
 
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
@@ -93,14 +93,15 @@ def widening_tile(kernel: Microkernel) -> Microkernel:
 
 
 def pairs_fit(packed: np.ndarray) -> bool:
-    """Whether no pair of weights can saturate, whatever A is; s8, packed for such a kernel."""
+    """Whether no pair of packed s8 weights can saturate, for any A."""
     return bool(_magnitudes(packed).max(initial=0) <= LARGEST_PAIR)
 
 
 def split_pairs(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(weights without pairs that can saturate, the rest): two weights that add up to this one.
+    """Splits weights into two that add up to them: the pairs that fit, and corrections.
 
-    The rest is 0 but for those pairs, which are halved, and cannot saturate either.
+    The first holds half of each pair that can saturate, the second the other half and else 0. So
+    neither has a pair that can saturate.
     """
     large = np.repeat(_magnitudes(packed) > LARGEST_PAIR, 2).reshape(packed.shape)
     within = np.where(large, packed >> 1, packed)
@@ -113,7 +114,7 @@ def _magnitudes(packed: np.ndarray) -> np.ndarray:
 
 
 def by_digits(isa_name: str) -> MultiplyAdd:
-    """Products of the lower and of the upper digits of A, which have four bits each."""
+    """Products by the lower and by the upper four bits of A."""
 
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         low, high = a & constant(15, "uint8", lanes_of(a)), a >> constant(4, "uint8", lanes_of(a))
@@ -124,7 +125,7 @@ def by_digits(isa_name: str) -> MultiplyAdd:
 
 
 def signed_pairs(isa_name: str, a: Expr, b: Expr, signs: Expr) -> Expr:
-    """Products of bytes in 32 bits, four in each lane; `signs` are words of 1 or -1."""
+    """Sums of four products of bytes in 32 bits; `signs` are words of 1 or -1."""
     dtype = vector_type("int32", lanes_of(a) // KR)
     words = pair_products(isa_name, a, b)
     return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], words, signs)
@@ -139,7 +140,7 @@ def _by_words(isa_name: str) -> MultiplyAdd:
 
 
 def pair_products(isa_name: str, a: Expr, b: Expr) -> Expr:
-    """Sums of two products of u8 by s8, as words that saturate."""
+    """Sums of two products of u8 by s8, as saturating words."""
     dtype = vector_type("int16", lanes_of(a) // 2)
     return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][0], a, b)
 

@@ -9,7 +9,7 @@ from microkernels.vector.expressions import Expr
 
 
 def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
-    """accumulator + a * b; LLVM contracts it to one FMA where the ISA has one."""
+    """accumulator + a * b; LLVM contracts it to one FMA if the ISA has FMAs."""
     return accumulator + a * b
 
 

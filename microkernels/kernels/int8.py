@@ -31,7 +31,7 @@ def dot_by_vnni(intrinsic: str) -> MultiplyAdd:
 
 
 def exchanged(multiply_add: MultiplyAdd) -> MultiplyAdd:
-    """The product of s8 by u8 that a product of u8 by s8 makes."""
+    """Makes a product of s8 by u8 from a product of u8 by s8."""
     return lambda accumulator, a, b: multiply_add(accumulator, b, a)
 
 

@@ -1,12 +1,12 @@
-"""Reads descriptions of CPUs: numbers, where they come from, and an elder that states the rest.
+"""Reads descriptions of CPUs: numbers with their sources, and a parent for all other numbers.
 
     {"title": "AMD EPYC 9004", "inherits": "znver3",
      "numbers": {"l2_bytes": {"value": 1048576, "kind": "data sheet", "source": "..."},
                  "fork_us": {"value": [[1, 0], [2, 1.0]], "kind": "measured", "source": "..."}}}
 
-A value is a number, or a curve: values for rising numbers of threads, with straight lines between
-them, and the last one from there on. Clocks are in MHz, times in microseconds or cycles, rates in
-bytes a microsecond or, from L1 and L2, vectors or bytes a cycle.
+A value is a number, or a curve over thread counts: linear between its points, constant after the
+last one. Clocks are in MHz, times in microseconds or cycles, rates in bytes a microsecond or, for
+L1 and L2, in vectors or bytes a cycle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from microkernels.base.errors import TargetError
 FOLDER = Path(__file__).parent
 BASE = "x86-64"
 
-# CPUs without a description that are much like one that has one.
+# CPUs without a description, and the described CPU that each is most like.
 _NEAREST = {
     "core-avx2": "haswell",
     "skylake": "broadwell",
@@ -54,13 +54,13 @@ class Number(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     Attributes
     ----------
     value : float or tuple of (int, float)
-        For any number of threads, or for rising ones.
+        One value for all thread counts, or values for rising thread counts.
     kind : str
         How it was found.
     source : str
-        Who says so, or by what reasoning.
+        Where the value is stated, or how it was derived.
     error : float or None
-        Relative error of what was measured or fitted, if known.
+        Relative error of a measured or fitted value, if known.
     """
 
     value: float | Curve
@@ -69,7 +69,7 @@ class Number(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     error: float | None = None
 
     def at(self, threads: int) -> float:
-        """The value for so many threads."""
+        """The value for `threads` threads."""
         if not isinstance(self.value, tuple):
             return self.value
         first, last = self.value[0], self.value[-1]
@@ -89,18 +89,18 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """What is known of one CPU.
+    """The numbers known of one CPU.
 
     Attributes
     ----------
     name : str
         LLVM's name of the CPU, or the path of a user's file.
     title : str
-        In words.
+        The CPU's name in words.
     numbers : mapping from str to Number
-        All of them, inherited ones too.
+        All numbers, inherited ones included.
     origins : mapping from str to str
-        Number -> the name of the description that states it.
+        Number -> name of the description that states it.
     """
 
     name: str
@@ -109,11 +109,11 @@ class Description:
     origins: Mapping[str, str]
 
     def at(self, number: str, threads: int = 1) -> float:
-        """A number's value for so many threads."""
+        """The value of a number for `threads` threads."""
         return self.numbers[number].at(threads)
 
     def guesses(self, tiles: bool) -> list[str]:
-        """Numbers that nobody stated or measured; those of AMX tiles only with `tiles`."""
+        """Names of the guessed numbers; those of AMX tiles only if `tiles` is true."""
         return [
             name
             for name, number in self.numbers.items()
@@ -123,7 +123,7 @@ class Description:
     def with_numbers(
         self, values: Mapping[str, float | Curve], kind: Kind, source: str
     ) -> Description:
-        """The same but for some numbers, all from one source."""
+        """A copy with other values of some numbers, all from one source."""
         changed = {name: Number(value, kind, source) for name, value in values.items()}
         return replace(
             self,
@@ -133,18 +133,18 @@ class Description:
 
 
 def described() -> list[str]:
-    """The names of all descriptions that come along."""
+    """The names of all shipped descriptions."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 @functools.cache
 def describe(name: str) -> Description:
-    """The description of a CPU by LLVM's name; if there is none, the nearest one or the base's."""
+    """The description for LLVM's name of a CPU, else of the nearest CPU, else of any x86-64."""
     return read_description(shipped_path(name))
 
 
 def shipped_path(name: str) -> Path:
-    """The file of `describe`."""
+    """The file that `describe` reads."""
     names = (name, _NEAREST.get(name, BASE), BASE)
     return next(path for path in map(_shipped, names) if path.is_file())
 
@@ -154,13 +154,13 @@ def _shipped(name: str) -> Path:
 
 
 def read_description(path: Path) -> Description:
-    """A description from a file; its elders are among those that come along.
+    """Reads a description from a file; it may inherit only from shipped descriptions.
 
     Raises
     ------
     TargetError
-        If the file cannot be read or is no description; if it states a number that there is not or
-        that cannot be; if neither it nor an elder states one.
+        If the file cannot be read or is no description, if it has an unknown number or an
+        impossible value, or if a number is missing in it and in what it inherits.
     """
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
@@ -174,8 +174,8 @@ def read_description(path: Path) -> Description:
         if file.inherits not in described():
             known = ", ".join(described())
             raise TargetError(f"{path} inherits {file.inherits}; there are {known}")
-        elder = describe(file.inherits)
-        numbers, origins = {**elder.numbers, **numbers}, {**elder.origins, **origins}
+        parent = describe(file.inherits)
+        numbers, origins = {**parent.numbers, **numbers}, {**parent.origins, **origins}
     if own != BASE:
         read = describe(BASE).numbers.keys()
         if unknown := sorted(numbers.keys() - read):
@@ -186,7 +186,7 @@ def read_description(path: Path) -> Description:
 
 
 def _check(path: Path, name: str, number: Number) -> None:
-    """Refuses what is no curve, and values that cannot be."""
+    """Refuses malformed curves and impossible values."""
     points = number.value if isinstance(number.value, tuple) else ((1, number.value),)
     threads = [count for count, _ in points]
     if not threads or threads != sorted(set(threads)) or threads[0] < 1:

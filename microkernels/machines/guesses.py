@@ -1,21 +1,21 @@
-"""Decides under numbers of a description that nobody knows for the CPU.
+"""Chooses between candidates when some numbers of the CPU are only guessed.
 
-The CPU may be better or worse by a factor of two than a number that is guessed for no certain CPU,
-as the description of any x86-64 does. What is best by the guess alone may be bad if it is wrong.
-So candidates come from each of the values, and the one is taken that loses least at worst:
+The CPU may be better or worse by a factor of two than a guess that holds for no certain CPU, as in
+the description of any x86-64. The best candidate by the guess may be bad if the guess is wrong. So
+each of the possible values yields a candidate, and the one with the smallest greatest loss wins:
 
-    candidates      what is best if the CPU is as guessed, or all unknown numbers worse, or better
+    candidates      the best ones if the CPU is as guessed, worse in all unknown numbers, or better
     loss            cost of a candidate by some values, over the least cost by these values
-    decided         the candidate with the least greatest loss; the first one if they are alike
+    decided         the candidate with the smallest greatest loss; the first of equal ones
 
-A number that is measured or stated for the CPU has one value, and narrows the candidates. So do
-guesses that a shipped description makes for a certain CPU: they follow from its data sheet, and by
-measured numbers of a Zen 5 three of 230 regions of nine models were configured otherwise.
+A number that is measured or stated for the CPU has one value. So has a guess that a shipped
+description makes for a certain CPU: it follows from the data sheet, and with measured numbers of a
+Zen 5 instead, three of 230 regions of nine models got another configuration.
 
-The template of Winograd convolutions decides so. By the true numbers of four CPUs (Ice Lake,
-Emerald Rapids, Zen 3 and 5; 14 regions of nine models), what it chose by the base's guesses took up
-to 7% more on two threads and 43% on 16; with these candidates up to 4% and 40%. Other templates
-lost 1.2% at most, and would take a tenth of all time to compile ResNet-50 to weigh three CPUs.
+The template of Winograd convolutions decides this way. By the true numbers of four CPUs (Ice Lake,
+Emerald Rapids, Zen 3 and 5; 14 regions of nine models), its choices by the base's guesses took up
+to 7% longer on two threads and 43% on 16; with these candidates up to 4% and 40%. Other templates
+lost 1.2% at most, and weighing three CPUs would add a tenth to the time to compile ResNet-50.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import TypeVar
 from .description import BASE, Curve, Description, described
 from .machine import Machine
 
-# What decides about blocks and threads. More of a number is better, but for the time of a fork.
+# Numbers that decide about blocks and threads. More is better, except for the time of a fork.
 WEIGHED = ("l2_bytes", "l3_bytes", "l2_rate", "l3_rate", "memory_rate", "fork_us")
 FACTORS = (0.5, 2.0)
-ALIKE = 2  # digits of a loss that count: estimates cannot tell less
+ALIKE = 2  # digits of a loss that count: estimates are no more precise
 
 T = TypeVar("T")
 
 
 def unknown_numbers(found: Description) -> list[str]:
-    """Numbers of `WEIGHED` that are guessed, but for no certain CPU."""
+    """Numbers of `WEIGHED` that are guessed for no certain CPU."""
     own = set(described()) - {BASE}
     return [
         name
@@ -48,7 +48,7 @@ def unknown_numbers(found: Description) -> list[str]:
 
 @functools.lru_cache(64)
 def plausible(machine: Machine) -> tuple[Machine, ...]:
-    """The machine, then those that it may be instead, for all that is known of it."""
+    """The machine, then the machines that it may be instead, as far as its numbers are unknown."""
     found = machine.description
     names = unknown_numbers(found)
 
@@ -71,16 +71,16 @@ def _times(value: float | Curve, factor: float) -> float | Curve:
 def decided(
     machine: Machine, best: Callable[[Machine], T], cost: Callable[[T, Machine], float]
 ) -> T:
-    """What loses least at worst, whatever the values of unknown numbers are.
+    """The candidate with the smallest greatest loss over all plausible machines.
 
     Parameters
     ----------
     machine : Machine
-        What is known.
+        The machine as described.
     best : callable
-        The best candidate for a machine.
+        machine -> its best candidate.
     cost : callable
-        Of a candidate on a machine.
+        (candidate, machine) -> cost.
     """
     machines = plausible(machine)
     candidates = list(dict.fromkeys(map(best, machines)))

@@ -1,4 +1,4 @@
-"""Which description of a CPU is in force: one that the user names, a measured or a shipped one."""
+"""Chooses the description of a CPU in force: the user's file, a calibrated or a shipped one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
 
 
 def calibrated_path(name: str) -> Path:
-    """Where `tvm-hybrid calibrate` writes what it measures of a CPU; it need not exist."""
+    """Where `tvm-hybrid calibrate` writes its measurements of a CPU; it need not exist."""
     return cache_dir() / f"machine-{name}.json"
 
 
 def path_in_force(name: str) -> Path | None:
-    """The file that describes this host's CPU: `TVM_HYBRID_MACHINE`, or what was calibrated.
+    """The file that describes this host's CPU: `TVM_HYBRID_MACHINE`, or the calibrated file.
 
-    None if there is neither, so that the CPU's own description holds.
+    Returns None if there is neither; then the CPU's shipped description holds.
     """
     named = os.environ.get(MACHINE_VARIABLE)
     if named:
@@ -33,14 +33,14 @@ def path_in_force(name: str) -> Path | None:
 
 
 def describe_host(name: str, named: Path | None = None) -> Description:
-    """The description in force, with the caches that the operating system tells.
+    """The description in force, with the cache sizes that the operating system reports.
 
     Parameters
     ----------
     name : str
         LLVM's name of this host's CPU.
     named : Path or None
-        A file that goes before whatever else is in force.
+        A file that takes precedence over every other description.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def describe_host(name: str, named: Path | None = None) -> Description:
 
 
 def describe_file(path: Path) -> Description:
-    """The description that a file holds now; the same object as long as the file stays the same.
+    """The description that a file holds now; the same object until the file changes.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def describe_file(path: Path) -> Description:
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
-        changed = 0  # reading it says what is wrong
+        changed = 0  # reading the file reports the error
     return _read(path, changed)
 
 
@@ -73,14 +73,14 @@ def _read(path: Path, _changed: int) -> Description:
 
 @functools.lru_cache(8)
 def _with_caches(found: Description) -> Description:
-    """With caches as they are here, but for those that a file of the user's states itself."""
+    """Replaces cache sizes by those of this host, except sizes stated in a user's file."""
     shipped = described()
     sizes = {n: size for n, size in _sizes().items() if found.origins[n] in shipped}
     return found.with_numbers(sizes, "measured", "the operating system")
 
 
 def _sizes() -> dict[str, int]:
-    """Sizes of caches from sysfs; what the kernel does not tell is left out."""
+    """Sizes of caches from sysfs; sizes that the kernel does not report are left out."""
     sizes: dict[str, int] = {}
     for index in sorted(_CACHE_FOLDER.glob("index*")):
         try:

@@ -1,4 +1,4 @@
-"""The machine a kernel is built for: its threads, and what estimates may know of its CPU."""
+"""The machine a kernel is built for: its threads, and the numbers of its CPU for estimates."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from microkernels.isa import Isa, isa_named, target_isa
 from .description import FOLDER, Description, describe
 from .host import describe_file, describe_host
 
-# Of the norm that adds what a tile waits for: two equal waits take 1.1 times one of them. Fitted to
-# tiles of all sizes on Zen 5 (AVX2, 128 rows) and to the public measurements of eight CPUs that
-# `tools/machine_fit.py` reads; 5 to 10 suit both nearly as well, the longest wait alone does not.
+# Exponent of the norm that combines the waits of a tile: two equal waits take 1.1 times one of
+# them. Fitted to tiles of all sizes on Zen 5 (AVX2, 128 rows) and to the public measurements of
+# eight CPUs that `tools/machine_fit.py` reads; 5 to 10 fit nearly as well, the maximum does not.
 SHARPNESS = 7
-LOOP = 2  # instructions of a step besides products and loads: it counts and branches
+LOOP = 2  # instructions of a step besides products and loads: the counter and the branch
 
-# The description of the CPU that a machine is named after.
+# Stands for the description that a machine's name selects.
 _NAMED = Description("", "", {}, {})
 
 
 class _Stated:
-    """An attribute of `Machine` that reads a number of its description, once.
+    """An attribute of `Machine` that reads a number of its description once.
 
-    `number` is its key there, by default the attribute's name. With `by_width` there are two, for
-    vectors of 256 and of 512 bits.
+    `number` is its key there, by default the attribute's name. With `by_width` there are two
+    numbers, for vectors of 256 and of 512 bits.
     """
 
     def __init__(self, number: str = "", by_width: bool = False) -> None:
@@ -44,7 +44,7 @@ class _Stated:
             raise AttributeError(self.number)
         width = 512 if machine.isa.vector_bits == 512 else 256
         key = f"{self.number}_{width}" if self.by_width else self.number
-        found = machine.__dict__[self.name] = machine.description.at(key)  # not asked again
+        found = machine.__dict__[self.name] = machine.description.at(key)  # hides this descriptor
         return found
 
 
@@ -61,7 +61,7 @@ class Machine:
     threads : int
         Threads that one parallel region may use; 1 means that kernels are built serial.
     description : Description
-        What is known of the CPU; by default that of its name.
+        The numbers of its CPU; by default the description that its name selects.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Machine:
     def from_target(target: Target, threads: int = 1) -> Machine:
         """The machine that a target describes.
 
-        By the description that it names, as its `model`, an absolute path; a shipped one is taken
-        as it is. Otherwise, if it is this host's CPU, by the one in force here; see
-        `describe_host`.
+        If the target's `model` is an absolute path, that file is the description; a shipped file is
+        used unchanged. Otherwise this host's CPU has the description in force here (see
+        `describe_host`), and another CPU has its shipped one.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Machine:
         return Machine(name, without_slow_dots(target_isa(target), found), threads, found)
 
     def with_numbers(self, **values: float) -> Machine:
-        """The same but for some numbers of its description."""
+        """A copy with other values of some numbers of its description."""
         changed = self.description.with_numbers(values, "guess", "the caller of with_numbers")
         return replace(self, description=changed)
 
@@ -108,7 +108,7 @@ class Machine:
 
     @property
     def l2_bytes(self) -> int:
-        """A core's part of its second-level cache."""
+        """A core's share of its second-level cache."""
         return int(self.description.at("l2_bytes") / self.description.at("l2_cores"))
 
     @property
@@ -127,25 +127,25 @@ class Machine:
     bf16_rate = _Stated("bf16_rate_512")
     """Products of pairs of bfloat16, 512 bits of them, that start in a cycle."""
     fma_latency = _Stated()
-    """Cycles until the result of an FMA is there."""
+    """Cycles until the result of an FMA is available."""
     vector_latency = _Stated()
-    """Cycles until the result of another operation on vectors is there."""
+    """Cycles until the result of another operation on vectors is available."""
     branch_miss = _Stated()
-    """Cycles lost where a branch, such as that at a loop's end, is not foreseen."""
+    """Cycles lost if a branch, such as that at a loop's end, is mispredicted."""
     foreseen_rounds = _Stated()
-    """Rounds of a loop of which the last one is foreseen."""
+    """Most rounds of a loop whose end the branch predictor foresees."""
     reorder_entries = _Stated()
-    """Instructions that may be under way."""
+    """Instructions that may be in flight."""
 
     @property
     def far_access_bits(self) -> int:
-        """Width of the loads and stores that are the fastest beyond L2; vectors may have less."""
+        """Width of the loads and stores that are fastest beyond L2; vectors may be narrower."""
         return int(self.description.at("far_access_bits"))
 
     string_copy_cost = _Stated()
-    """Time of string instructions over that of vectors, to copy rows to a result beyond L2."""
+    """Time to copy rows beyond L2 by string instructions, over the time by vectors."""
     library_cycles = _Stated()
-    """Cycles of a function of the mathematical library for one number."""
+    """Cycles of a function of the math library for one number."""
     issue_rate = _Stated("entries_a_cycle")
     """Instructions that start in a cycle."""
     load_rate = _Stated(by_width=True)
@@ -161,51 +161,51 @@ class Machine:
         return self.description.at("l2_rate") * self.cycles_per_us
 
     def l3_rate(self, threads: int = 1) -> float:
-        """Bytes a microsecond that each of so many threads reads from L3."""
+        """Bytes a microsecond that each of `threads` threads reads from L3."""
         return self._share("l3_rate", threads)
 
     def memory_rate(self, threads: int = 1) -> float:
-        """Bytes a microsecond that each of so many threads reads from memory."""
+        """Bytes a microsecond that each of `threads` threads reads from memory."""
         return self._share("memory_rate", threads)
 
     overlap = _Stated()
     """How much of the shorter of computing and moving data hides behind the longer."""
     reached = _Stated()
-    """Part of what its ports could do that a core does in kernels."""
+    """Fraction of the ports' peak rate that a core reaches in kernels."""
     first_pass = _Stated()
-    """Part of the bandwidth that a loop gets which fetches what it then reads again."""
+    """Fraction of the bandwidth for a loop that fetches data which it then reads again."""
     shared_line_us = _Stated()
-    """Microseconds that a line takes which two threads write in turn."""
+    """Microseconds for a cache line that two threads write in turn."""
 
     def l3_exposed(self, threads: int = 1) -> float:
-        """Share of the time to read a weight from L3 that shows although computing takes longer.
+        """Fraction of the time to read a weight from L3 that longer computing does not hide.
 
-        Where so many threads read it.
+        `threads` threads read the weight.
         """
         return self.description.at("l3_exposed", threads)
 
     def result_exposed(self, threads: int = 1) -> float:
-        """Share of the traffic of a result beyond L2, to the kernel that reads it, that shows.
+        """Fraction of the time to pass a result beyond L2 to the next kernel that is not hidden.
 
-        Where so many threads share both kernels.
+        `threads` threads share each of the kernels.
         """
         return self.description.at("result_exposed", threads)
 
     foreign_rate = _Stated()
-    """Bytes a microsecond that a thread reads of what another core has just written."""
+    """Bytes a microsecond that a thread reads of data that another core has just written."""
     other_core_rate = _Stated()
     """Bytes a microsecond that a thread reads of long runs that another core has written."""
 
     def fork_us(self, threads: int) -> float:
-        """Microseconds to fork and to join so many threads; 0 for one."""
+        """Microseconds to fork and to join `threads` threads; 0 for one."""
         return self.description.at("fork_us", threads) if threads > 1 else 0.0
 
     call_us = _Stated()
-    """Microseconds that one more kernel takes which the virtual machine calls."""
+    """Microseconds for one more kernel that the virtual machine calls."""
 
     @functools.cached_property
     def tile_core(self) -> Core:
-        """A core as the scoreboard of tile instructions knows it."""
+        """The numbers of a core for the scoreboard of tile instructions."""
         at, clock = self.description.at, self.description.at("clock_tiles")
         return Core(
             clock=clock,
@@ -231,15 +231,15 @@ class Machine:
         Products wait for their ports, for the products before them, for loads, for all instructions
         to be issued, and for B, which comes from L2, mostly hidden. A wait that is nearly as long
         as the longest takes time too, as nothing makes up for a delay. So accumulators for an FMA's
-        latency are not enough (Zen 5, AVX2: 8 are 15% slower than 12, 9 are 10%, 10 are 5%), and a
-        narrow tile is slower, which has more loads and instructions for a product (Cascade Lake,
-        128x512x256: tiles of 8x48 in panels of 3 and 2 vectors take 241 us, 14x32 in eight of 2
-        246 us, 6x64 in four of 4 233 us).
+        latency are not enough (Zen 5, AVX2: 8 are 15% slower than 12, 9 are 10%, 10 are 5%). A
+        narrow tile is slower, because it has more loads and instructions for a product (Cascade
+        Lake, 128x512x256: tiles of 8x48 in panels of 3 and 2 vectors take 241 us, 14x32 in eight of
+        2 246 us, 6x64 in four of 4 233 us).
 
         Parameters
         ----------
         rows, vectors : int
-            Of the tile.
+            Size of the tile.
         rate : float
             Products of vectors that start in a cycle.
         """
@@ -254,16 +254,16 @@ class Machine:
         return float(sum(wait**SHARPNESS for wait in waits) ** (1 / SHARPNESS)) + vectors / 64
 
     def _share(self, number: str, threads: int) -> float:
-        """One thread's part of what so many get together; no more than one gets alone."""
+        """One thread's share of a rate of `threads` threads; at most the rate of one alone."""
         together = self.description.at(number, threads)
         return min(self.description.at(number, 1), together / threads)
 
 
 def without_slow_dots(isa: Isa, found: Description) -> Isa:
-    """The level below where a CPU multiplies f32 faster than bfloat16.
+    """Replaces avx512_bf16 by the level below if the CPU multiplies f32 faster than bfloat16.
 
-    On Golden Cove and its successors vdpbf16ps starts every other cycle, f32 FMAs twice in one:
-    they were made for bfloat16 on tiles, which a virtual machine may hide.
+    On Golden Cove and its successors vdpbf16ps starts every other cycle, and two f32 FMAs start in
+    one: these CPUs multiply bfloat16 on tiles, which a virtual machine may hide.
     """
     rate = found.numbers["bf16_rate_512"]
     known = rate.kind != "guess"

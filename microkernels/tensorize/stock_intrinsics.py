@@ -1,8 +1,8 @@
-"""Corrects TVM's own TensorIntrin `dot_16x4_vnni`, for those who ask for it.
+"""Corrects TVM's own TensorIntrin `dot_16x4_vnni`, on request.
 
 TVM 0.27 passes vpdpbusd its operands as vectors of int32, LLVM wants vectors of int8: every program
 that was tensorized with TVM's version fails LLVM's verification, and with it all of MetaSchedule's
-int8 tuning for VNNI. Ours has the same meaning and right operands. Nothing of ours uses it.
+int8 tuning for VNNI. Our version has the same meaning and correct operands; no kernel uses it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _HOME = "tvm.s_tir.tensor_intrin"
 def mend_dot_16x4_vnni() -> None:
     """Replaces TVM's `dot_16x4_vnni` in this process, for stock schedules and MetaSchedule.
 
-    TVM registers its intrinsics when `tvm.s_tir.tensor_intrin` is imported, and refuses to find a
-    name taken. So that is imported first; it takes 13 s, which MetaSchedule needs anyway.
+    TVM registers its intrinsics when `tvm.s_tir.tensor_intrin` is imported, and fails if a name is
+    taken. So this imports that module first; it takes 13 s, which MetaSchedule needs anyway.
     """
     importlib.import_module(_HOME)
     TensorIntrin.register(NAME, *dot_16x4_vnni(), override=True)
@@ -40,7 +40,7 @@ def dot_16x4_vnni() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def _description() -> tirx.PrimFunc:
-    """The same as TVM's: schedule rules match programs against it."""
+    """TVM's description: schedule rules match programs against it."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("description")
         a, b, c = _parameters()

@@ -6,8 +6,8 @@ The intrinsic's meaning, on a rows x columns tile with the whole of K, is
     C[i, j] += acc(A[i, k]) * acc(B[k, j])                      kr = 1
 
 where `acc` casts to the accumulators' type if the operand has another one. This is what a matmul
-becomes when `transform_layout` gives its weight the index map (k, j) -> (k // kr, j, k % kr). In
-groups, K is two loops, of a program whose first operand is seen as [M, K/kr, kr]:
+becomes when `transform_layout` gives its weight the index map (k, j) -> (k // kr, j, k % kr). With
+groups, K is two loops, and the first operand is seen as [M, K/kr, kr]:
 
     C[i, j] += acc(A[i, g, s]) * acc(B[g, j, s])
 
@@ -40,8 +40,8 @@ def register_tensor_intrin(
     rows, columns, k : int
         The tile: at most mr rows, a multiple of `lanes` columns up to nr, a multiple of kr in K.
     groups : bool
-        Whether K is in groups of kr, as MetaSchedule's rules want it: they take programs whose
-        every index is a loop's variable. With kr = 1 there are none.
+        Whether K is in groups of kr, as MetaSchedule's rules need it: they take only programs
+        whose every index is a loop's variable. It has no effect if kr is 1.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def _tile_buffers(
 
 
 def _regions(a: Expr, b: Expr, c: Expr) -> None:
-    """The whole of A, B and C is read, the whole of C written."""
+    """Declares that the whole of A, B and C is read, and the whole of C written."""
 
     def whole(buffer: Expr) -> Expr:
         return buffer[tuple(slice(0, extent) for extent in buffer.shape)]

@@ -20,7 +20,7 @@ _QUIET = 0x0040
 
 def bits_of(value: Expr) -> Expr:
     """The uint16 lanes of bfloat16 lanes."""
-    if isinstance(value, tirx.Broadcast):  # TVM crashes on the bits of one
+    if isinstance(value, tirx.Broadcast):  # TVM crashes on the bits of a broadcast
         return splat(reinterpret("uint16", value.value), lanes_of(value))
     return reinterpret("uint16", value)
 
@@ -42,9 +42,9 @@ def widen(bits: Expr) -> Expr:
 
 
 def narrow_by_instruction(value: Expr) -> Expr:
-    """`narrow` by vcvtneps2bf16, for 16 or 32 lanes; it takes subnormal numbers for 0.
+    """`narrow` by vcvtneps2bf16, for 16 or 32 lanes; it flushes subnormal numbers to 0.
 
-    Only in kernels with a microkernel of the avx512_bf16 family, which brings the function called.
+    Only for kernels with a microkernel of the avx512_bf16 family, which defines what is called.
     """
     if lanes_of(value) == 32:
         value = bind(value)
@@ -71,6 +71,6 @@ def narrow(value: Expr) -> Expr:
 
 
 def exactly(value: Expr) -> Expr:
-    """f32 that is a bfloat16 number as one: no rounding."""
+    """Converts an f32 that bfloat16 represents exactly, without rounding."""
     bits = reinterpret("uint32", value)
     return from_bits(cast("uint16", bits >> like(16, bits)))

@@ -30,7 +30,7 @@ from .placeholders import Placeholder
 
 Expr: TypeAlias = tirx.Expr
 Index: TypeAlias = tirx.Expr | int
-"""A number of rows, vectors or steps, or a place among them; of dynamic sizes an expression."""
+"""A number of rows, vectors or steps, or a place among them; an expression if it is dynamic."""
 
 
 def parameter(
@@ -38,10 +38,10 @@ def parameter(
 ) -> Expr:
     """A parameter of the PrimFunc under construction, aligned to its elements only.
 
-    Without strides, its elements lie behind each other.
+    Without strides, its elements are contiguous.
 
-    TVM assumes 64 bytes unless told otherwise, and LLVM then uses instructions that fault on what a
-    caller's array really is; unaligned ones cost nothing on aligned data.
+    TVM assumes an alignment of 64 bytes by default, and LLVM then uses instructions that fault on
+    a caller's array with less; unaligned instructions cost nothing on aligned data.
     """
     align = max(1, DataType(dtype).itemsize)
     if strides is None:
@@ -74,23 +74,23 @@ def splat(value: Expr, lanes: int) -> Expr:
 
 
 def scalar(value: float | int | Placeholder, element: str) -> Expr:
-    """A number."""
+    """A scalar constant."""
     if isinstance(value, Placeholder):
         return value.emitted(element)
     return tirx.const(value, element)
 
 
 def constant(value: float | int | Placeholder, element: str, lanes: int) -> Expr:
-    """A number in every lane."""
+    """A constant in every lane."""
     return splat(scalar(value, element), lanes)
 
 
 def like(value: float | int | Placeholder, other: Expr) -> Expr:
-    """A number with the type and lanes of `other`."""
+    """A constant with the type and lanes of `other`."""
     return constant(value, element_of(other), lanes_of(other))
 
 
-@functools.lru_cache(1 << 10)  # the numbers of lanes: a kernel has thousands of them
+@functools.lru_cache(1 << 10)  # numbers of lanes: a kernel has thousands of them
 def _number(value: int) -> Expr:
     return tirx.const(value, "int32")
 
@@ -103,7 +103,7 @@ def ramp(start: Index, lanes: int) -> Expr:
 
 
 def shuffle(vectors: Sequence[Expr], lanes: Iterable[int]) -> Expr:
-    """Chosen lanes of several vectors, numbered through."""
+    """Chosen lanes of several vectors, whose lanes are numbered consecutively."""
     return tirx.Shuffle(list(vectors), [_number(lane) for lane in lanes])
 
 
@@ -113,7 +113,7 @@ def numbers(values: Sequence[int], element: str) -> Expr:
 
 
 def by_llvm(name: str, *values: Expr) -> Expr:
-    """A pure intrinsic of LLVM that is named for the type of its arguments, floats of one type."""
+    """A call of a pure LLVM intrinsic that is named for the one float type of its arguments."""
     first = values[0]
     lanes, suffix = lanes_of(first), f"f{first.ty.dtype.bits}"
     full = f"{name}.{suffix}" if lanes == 1 else f"{name}.v{lanes}{suffix}"
@@ -121,12 +121,12 @@ def by_llvm(name: str, *values: Expr) -> Expr:
 
 
 def reinterpret(element: str, value: Expr) -> Expr:
-    """The same bits as another element type of the same width."""
+    """Reads the bits of every lane as another element type of equal width."""
     return I.reinterpret(vector_type(element, lanes_of(value)), value)
 
 
 def reinterpret_group(element: str, value: Expr, lanes: int) -> Expr:
-    """The same bits as another number of wider or narrower lanes."""
+    """Reads the bits of a vector as another number of wider or narrower lanes."""
     return I.reinterpret(vector_type(element, lanes), value)
 
 
@@ -138,13 +138,13 @@ def cast(element: str, value: Expr) -> Expr:
 
 
 MOST_USES = 4
-"""Uses of values in memory that a name may stand for, all names in it replaced, before it is
-materialised."""
+"""How many uses of values in memory a name may stand for, all names in it replaced; a value with
+more uses is materialised."""
 
 
 class _Names(threading.local):
-    """What this thread has named: open `let_scope`s, and in the PrimFunc under construction how
-    many uses of values each name stands for."""
+    """Names of this thread: open `let_scope`s, and for each name in the PrimFunc under construction
+    the number of uses of values in memory that it stands for."""
 
     def __init__(self) -> None:
         self.scopes: list[list[tuple[tirx.Var, Expr]]] = []
@@ -156,7 +156,7 @@ class _Names(threading.local):
         )
 
     def materialises(self, value: Expr) -> bool:
-        """Whether a value is not for TVM's eyes; the uses that it stands for are `self.count`."""
+        """Whether a value must be hidden from TVM; `self.count` is then its number of uses."""
         builder = IRBuilder.current()
         if self.builder is None or not self.builder.same_as(builder):
             self.builder, self.uses = builder, {}
@@ -187,7 +187,7 @@ def bind(value: Index) -> Expr:
         _names.scopes[-1].append((variable, value))
         return variable
     if lanes_of(value) == 1 and not element_of(value).startswith("float"):
-        return I.bind(value)  # may be an index, which TVM shall look through
+        return I.bind(value)  # may be an index, which TVM has to analyse
     if _names.materialises(value):
         return materialise(value)
     name = I.bind(value)
@@ -196,7 +196,7 @@ def bind(value: Index) -> Expr:
 
 
 def materialise(value: Expr) -> Expr:
-    """Names a value in a way that TVM cannot look through; inside `let_scope` as `bind` does."""
+    """Names a value in a way that TVM cannot look through; inside `let_scope` it only binds."""
     if _names.scopes:
         return bind(value)
     lanes = lanes_of(value)

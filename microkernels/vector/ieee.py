@@ -29,12 +29,12 @@ _INFINITE = {"float16": 0x7C00, "float32": 0x7F800000, "float64": 0x7FF000000000
 
 
 def is_float(value: Expr) -> bool:
-    """Whether an expression is of a type that `hidden` knows."""
+    """Whether an expression has a float type that `hidden` supports."""
     return element_of(value) in _SAME_WIDTH
 
 
 def hidden(value: Expr) -> Expr:
-    """The same value as something that TVM cannot simplify with others; LLVM can."""
+    """A value that TVM cannot simplify together with others; LLVM can."""
     element = element_of(value)
     return reinterpret(element, reinterpret(_SAME_WIDTH[element], value))
 
@@ -47,17 +47,17 @@ def number_of(value: Expr) -> float | None:
 
 
 def add(x: Expr, y: Expr) -> Expr:
-    """x + y; x + 0 may be x, so -0 of -0."""
+    """x + y; x + 0 may be x, so that -0 stays -0."""
     return tirx.Add(_not_zero(x), _not_zero(y))
 
 
 def subtract(x: Expr, y: Expr) -> Expr:
-    """x - y; a NaN for infinities of one sign."""
+    """x - y; a NaN for two infinities of one sign."""
     return tirx.Sub(hidden(x), _not_zero(y)) if is_float(x) else x - y
 
 
 def multiply(x: Expr, y: Expr) -> Expr:
-    """x * y; 0 times what is not finite is a NaN."""
+    """x * y; 0 times an infinity or a NaN is a NaN."""
     return tirx.Mul(_not_zero(x), _not_zero(y))
 
 
@@ -67,7 +67,7 @@ def divide(x: Expr, y: Expr) -> Expr:
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
-    """The larger; a NaN if either is one. Of 0 and -0 it may be either.
+    """The larger value; a NaN if either is one. For 0 and -0 it may be either.
 
     One instruction with a constant; about six with two variables.
     """
@@ -75,7 +75,7 @@ def maximum(x: Expr, y: Expr) -> Expr:
 
 
 def minimum(x: Expr, y: Expr) -> Expr:
-    """The smaller, as `maximum`."""
+    """The smaller value; NaNs and zeros as for `maximum`."""
     return _extreme(tirx.Min, "llvm.minimum", x, y)
 
 
@@ -99,15 +99,15 @@ def flipped(x: Expr, bits: Expr) -> Expr:
 
 
 def is_negative(x: Expr) -> Expr:
-    """Whether the sign is set, as of -0; what a blend reads by itself."""
+    """Whether the sign bit is set, also for -0; a blend instruction reads only this bit."""
     bits = reinterpret(_SAME_WIDTH[element_of(x)], x)
     return bits < like(0, bits)
 
 
 def convert(element: str, x: Expr) -> Expr:
-    """A value as another type; a float becomes an integer by cutting off towards zero.
+    """Converts a value to another type; a float is truncated towards zero to an integer.
 
-    What does not fit, and a NaN, has the result of ONNX Runtime, as ONNX leaves it open: the least
+    For a NaN and values that do not fit, ONNX states no result, so it is ONNX Runtime's: the least
     integer of 32 or 64 bits (for unsigned ones 2^31 or 2^63, and 0 beyond the upper end; 0 for a
     float16 in uint32); narrower types take the low bits of the 32.
     """
@@ -117,9 +117,9 @@ def convert(element: str, x: Expr) -> Expr:
     if element not in _HALF_RANGE:
         return cast(element, cast("int32", x))
     half, signed = _HALF_RANGE[element], element.removeprefix("u")
-    if element_of(x) == "float16":  # which does not have the half
+    if element_of(x) == "float16":  # which cannot represent half of the range
         x = cast("float32", x)
-        if element == "uint32":  # nothing but infinities and a NaN is outside
+        if element == "uint32":  # only infinities and a NaN are outside
             inside = absolute(x) < like(2.0**16, x)
             converted = cast(element, cast(signed, x))
             return tirx.Select(inside, converted, like(0, converted))
@@ -144,7 +144,7 @@ def _extreme(node: type[tirx.Max | tirx.Min], function: str, x: Expr, y: Expr) -
 def _not_zero(value: Expr) -> Expr:
     """A value, hidden if it is a scalar constant 0; TVM folds no 0 that is broadcast.
 
-    (Vector kernels that differ in such numbers alone stay alike, and can be shared.)
+    (So vector kernels that differ only in such numbers stay alike and can be shared.)
     """
     zero = isinstance(value, tirx.FloatImm) and float(value.value) == 0
     return hidden(value) if zero and is_float(value) else value
@@ -170,7 +170,7 @@ def round_to_integer(value: Expr, offset: int | Placeholder = 0) -> Expr:
     value : Expr
         f32 lanes, of magnitude at most 2^22.
     offset : int or Placeholder
-        What is added; it costs nothing.
+        Added to the integer at no cost.
     """
     bits = reinterpret("int32", value + like(ROUND, value))
     return bits - like(ROUND_BITS - offset, bits)

@@ -10,7 +10,7 @@ from tvm import tirx
 from . import expressions as ex
 from .expressions import Expr, cast, lanes_of, like, materialise, shuffle
 
-# Stores that pass the caches: for what nobody reads soon, more than caches hold.
+# Streaming stores bypass the caches: for results beyond the caches' size that nobody reads soon.
 #
 # A usual store first reads the line that it writes to. A streaming store does not: copying takes
 # two thirds of the traffic. `end_streams` must run before other threads may read what was stored.
@@ -20,7 +20,7 @@ _STREAM, _END = "tvm_hybrid_stream_f32x", "tvm_hybrid_end_streams"
 
 
 def streaming_llvm_ir(lanes: int) -> str:
-    """The functions that `stream` and `end_streams` call, for vectors of so many f32.
+    """The functions that `stream` and `end_streams` call, for vectors of `lanes` f32.
 
     Both must lie in the scope of `llvm_functions` with this text.
     """
@@ -50,7 +50,7 @@ def stream(element: Expr, value: Expr) -> None:
 
 
 def end_streams() -> None:
-    """Emits a fence behind all streaming stores."""
+    """Emits a fence after all streaming stores."""
     I.evaluate(I.call_extern("int32", _END))
 
 
@@ -92,9 +92,9 @@ def prefetch(element: Expr) -> None:
 
 _ARRIVE = "tvm_hybrid_arrive"
 
-# What was written before is there for whoever counts later. TVM has no atomic additions for CPUs,
-# hence this function; it is always inlined. A loop that calls `count_arrival` must lie in the scope
-# of `llvm_functions` with this text.
+# A thread that counts later sees all that a thread wrote before it counted. TVM has no atomic
+# additions for CPUs, hence this function; it is always inlined. A loop that calls `count_arrival`
+# must lie in the scope of `llvm_functions` with this text.
 ARRIVAL_LLVM_IR = f"""
 define linkonce_odr i32 @{_ARRIVE}(ptr %counter) #0 {{
   %before = atomicrmw add ptr %counter, i32 1 acq_rel
@@ -105,19 +105,19 @@ attributes #0 = {{ alwaysinline nounwind }}
 
 
 def count_arrival(counter: Expr) -> Expr:
-    """Adds one to an int32 element of a buffer; how many arrived before. Emit it once."""
+    """Adds one to an int32 element of a buffer and returns its value before. Emit it once."""
     return I.call_extern("int32", _ARRIVE, I.address_of(counter))
 
 
 def transpose_block(rows: Sequence[Expr]) -> list[Expr]:
-    """The columns of a block whose rows are vectors of as many lanes as there are rows.
+    """Transposes a square block: the vectors of its rows become the vectors of its columns.
 
     log2(lanes) rounds of two-input shuffles: each exchanges the off-diagonal quarters of every
     2h x 2h block (J. O. Eklundh, "A Fast Computer Method for Matrix Transposing", IEEE Trans.
     Computers, 1972).
 
-    Each round is in memory: TVM would write the rounds before out anew for every use of a name, 960
-    shuffles instead of 64 of a block of 16.
+    Each round is materialised in memory: TVM would write out the earlier rounds again at every use
+    of a name, which makes 960 shuffles instead of 64 for a block of 16.
     """
     size = len(rows)
     values = list(rows)
@@ -143,7 +143,7 @@ def saturating_difference(a: Expr, b: Expr) -> Expr:
 
 
 def groups_found(value: Expr) -> Expr:
-    """An int32 with a bit for each group of four of 32 bytes that are not all 0: vmovmskps."""
+    """An int32 whose bits say which groups of four of 32 bytes are not all 0: vmovmskps."""
     words = ex.reinterpret_group("int32", value, 8)
     signs = like(0, words) - cast("int32", tirx.NE(words, like(0, words)))
     movmskps = "llvm.x86.avx.movmsk.ps.256"

@@ -1,15 +1,15 @@
-"""Placeholders: numbers that stand for others while a kernel is built.
+"""Placeholders: numbers that can be exchanged for others after a kernel was built.
 
     trace = Trace((0.0107, 131))
     scale, zero_point = trace.placeholders()
     splat((scale * 2).emitted("float32"), 16)     # T.Broadcast(placeholder number 0, 16)
-    Reading((0.0132, 128))(trace.numbers[0])      # 0.0264: what another kernel has in its place
-    trace.holds((0.0132, 128))                    # whether another kernel is the same otherwise
+    Reading((0.0132, 128))(trace.numbers[0])      # 0.0264: the number of another kernel
+    trace.holds((0.0132, 128))                    # whether the other kernel has equal code
 
-A placeholder has a value, so that code computes with it as with a number, and decides as for that
-number. What is computed from it is one, too, and knows how. Each decision (a comparison, a
-conversion to an ordinary number) becomes a condition: a kernel for other numbers is the same if all
-conditions have the same outcomes for them.
+A placeholder has a value: code computes and decides with it as with that number. A result computed
+from it is a placeholder too, and remembers its computation. Each decision (a comparison, a
+conversion to an ordinary number) becomes a condition: a kernel for other numbers has equal code if
+all conditions have equal outcomes for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXTERN = "tvm_hybrid.placeholder"
 
 
 class Trace:
-    """What became of some numbers.
+    """Records how the code that builds a kernel uses some numbers.
 
     Parameters
     ----------
@@ -35,24 +35,24 @@ class Trace:
     Attributes
     ----------
     conditions : dict of Placeholder
-        What was asked about the numbers; its value is the answer.
+        Decisions about the numbers; the value of each is its outcome.
     numbers : list of Placeholder
-        What was emitted; their order is that of their expressions' numbers.
+        Emitted numbers, in the order of the numbers in their expressions.
     """
 
     def __init__(self, values: Values) -> None:
         self.values = tuple(values)
         self.conditions: dict[int, Placeholder] = {}
         self.numbers: list[Placeholder] = []
-        # The same function of the same arguments is the same placeholder.
+        # One placeholder for each function and its arguments.
         self.known: dict[object, Placeholder] = {}
 
     def placeholders(self) -> list[Placeholder]:
-        """One for each number."""
+        """A placeholder for each number."""
         return [Placeholder(self, value, None, (i,)) for i, value in enumerate(self.values)]
 
     def holds(self, values: Values) -> bool:
-        """Whether all that was asked has the same answers for other numbers."""
+        """Whether all conditions have equal outcomes for other numbers."""
         read = Reading(values)
         try:
             return all(_same(read(each), each.value) for each in self.conditions.values())
@@ -61,18 +61,18 @@ class Trace:
 
 
 class Placeholder:
-    """A number of a trace, or what was computed from some.
+    """A number of a trace, or a result computed from its numbers.
 
     Parameters
     ----------
     trace : Trace
         Receives conditions and emitted numbers.
     value : object
-        For the numbers of the trace.
+        Its value for the numbers of the trace.
     function : callable or None
-        What computes it; None for a number of the trace.
+        The function that computes it; None for a number of the trace.
     arguments : tuple
-        Of the function; the place of a number.
+        Arguments of the function; for a number of the trace, its place.
     """
 
     __slots__ = ("arguments", "function", "trace", "value")
@@ -88,13 +88,13 @@ class Placeholder:
         self.function, self.arguments = function, arguments
 
     def emitted(self, element: str) -> tirx.Expr:
-        """An expression that `number_of` recognises, of a scalar type."""
+        """An expression of a scalar type that `number_of` recognises."""
         self.trace.numbers.append(self)
         number = tirx.const(len(self.trace.numbers) - 1, "int32")
         return tirx.call_pure_extern(element, EXTERN, number)
 
     def pinned(self) -> Any:
-        """The value; other numbers must have the same."""
+        """The value, as a condition: a kernel for other numbers must have an equal value."""
         self.trace.conditions[id(self)] = self
         return self.value
 
@@ -176,12 +176,12 @@ Known = (float, int, Placeholder)
 
 
 class Reading:
-    """Placeholders for other numbers than their trace's; each is computed once.
+    """Evaluates placeholders for other numbers than their trace's; each is computed once.
 
     Parameters
     ----------
     values : sequence of float or int
-        The numbers.
+        The other numbers.
     """
 
     def __init__(self, values: Values) -> None:
@@ -189,7 +189,7 @@ class Reading:
         self.known: dict[int, Any] = {}
 
     def __call__(self, found: Any) -> Any:
-        """What a placeholder is for the numbers; anything else is what it is."""
+        """The value of a placeholder for the numbers; any other object is returned unchanged."""
         if not isinstance(found, Placeholder):
             return found
         if id(found) not in self.known:
@@ -201,7 +201,7 @@ class Reading:
 
 
 def applied(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A function's result; of placeholders, another one.
+    """A function's result; a placeholder if an argument is one.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def applied(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def unpacked(found: Any) -> tuple[Any, ...] | None:
-    """The items of a tuple, or None in its place, where `applied` made it a placeholder."""
+    """The items of a tuple, or None for None; placeholders if `applied` made `found` one."""
     if not isinstance(found, Placeholder):
         return None if found is None else tuple(found)
     if _decided(operator.is_, found, None):
@@ -242,17 +242,17 @@ def as_integer(value: Any) -> Any:
 
 
 def number_of(expr: ir.Call) -> int | None:
-    """Which of the emitted numbers of a trace an expression is; None if it is something else."""
+    """The number under which a trace emitted an expression; None for another expression."""
     if len(expr.args) != 2 or getattr(expr.args[0], "value", None) != EXTERN:
         return None
     return int(expr.args[1].value)
 
 
 def _decided(function: Callable[..., Any], *arguments: Any) -> bool:
-    """The outcome of a question, which becomes a condition."""
+    """The outcome of a decision, which becomes a condition."""
     return bool(applied(function, *arguments).pinned())
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two numbers are the same; 0.0 and -0.0 are not."""
+    """Whether two numbers are identical; 0.0 and -0.0 are not."""
     return repr(one) == repr(other)

@@ -9,7 +9,7 @@ from .ieee import absolute, flipped, nearest_in_double
 from .unlikely import unlikely
 
 # The nearest integer to a quotient of two float32, if below 2^28, times a float32 is exact in
-# float64. What it leaves has no more digits than the divisor.
+# float64. The remainder has no more digits than the divisor.
 _QUOTIENT_DIGITS = 27
 # The exponents of two float32 differ by at most 277.
 _STEPS = 277 // _QUOTIENT_DIGITS
@@ -25,7 +25,7 @@ def fmod(x: Expr, y: Expr) -> Expr:
     dividend, divisor = bind(absolute(x)), bind(absolute(y))
     wide, by = bind(cast("float64", dividend)), bind(cast("float64", divisor))
     usual = cast("float32", _step(wide, by))
-    usual = tirx.Select(dividend < divisor, dividend, usual)  # an infinite divisor, too
+    usual = tirx.Select(dividend < divisor, dividend, usual)  # also right for an infinite divisor
     rest = wide
     for step in reversed(range(1, _STEPS + 1)):
         rest = _step(rest, bind(by * like(2.0 ** (_QUOTIENT_DIGITS * step), by)))

@@ -54,7 +54,7 @@ _LARGE = 2.0**14  # from here on, sqrt(x^2 +- 1) is x
 
 
 def _parts_of_two_over_pi(dropped: int) -> tuple[float, float, float]:
-    """2^dropped * 2 / pi but for multiples of 4, in parts of 29, 29 and 53 binary digits."""
+    """2^dropped * 2 / pi less the nearest multiple of 4, in parts of 29, 29 and 53 bits."""
     value = _TWO_OVER_PI * 2**dropped
     if dropped:
         value -= 4 * round(value / 4)
@@ -69,7 +69,7 @@ _PARTS = [_parts_of_two_over_pi(_RANGE_DIGITS * place) for place in range(len(_R
 
 
 def _by_range(magnitude: Expr, values: Sequence[float], element: str) -> Expr:
-    """The value of the range in which a magnitude lies."""
+    """The value for the range in which a magnitude lies."""
     other = cast(element, magnitude)
     chosen = like(values[-1], other)
     for end, value in zip(reversed(_RANGE_ENDS), reversed(values[:-1]), strict=True):
@@ -91,7 +91,7 @@ def _near(magnitude: Expr) -> tuple[Expr, Expr]:
 
 
 def _far(magnitude: Expr) -> tuple[Expr, Expr]:
-    """As `_near`, for every finite |x|."""
+    """`_near` extended to every finite |x|."""
     scales = [2.0 ** (-_RANGE_DIGITS * place) for place in range(len(_PARTS))]
     wide = bind(cast("float64", bind(magnitude * _by_range(magnitude, scales, "float32"))))
     high, middle, low = (
@@ -109,7 +109,7 @@ def _remainder(turns: Expr) -> Expr:
 
 
 def _of_quarters(x: Expr, function: Callable[[Expr, Expr], Expr]) -> Expr:
-    """A function of r and n where a bound |x| is r + n pi / 2."""
+    """The result of function(r, n) for a bound |x| = r + n pi / 2."""
     magnitude = bind(absolute(x))
     return unlikely(
         magnitude >= like(_NEAR_END, magnitude),
@@ -168,8 +168,8 @@ def tan(x: Expr) -> Expr:
 
 
 def _arcsine(x: Expr) -> tuple[Expr, Expr]:
-    """Whether a bound x, which is not negative, is at most 1/2; the arcsine of x if so, else that
-    of sqrt((1 - x) / 2)."""
+    """Whether a bound x >= 0 is at most 1/2, and the arcsine of x, or else of
+    sqrt((1 - x) / 2)."""
     near = x <= like(0.5, x)
     half = bind(like(0.5, x) - x * like(0.5, x))
     square = bind(tirx.Select(near, x * x, half))
@@ -249,18 +249,19 @@ def cosh(x: Expr) -> Expr:
 
 def _log1p(x: Expr) -> Expr:
     """log(1 + x) of a bound x; -0 of -0."""
-    # Rounding u = 1 + x loses x - (u - 1), which is worth that over u.
+    # Rounding u = 1 + x loses x - (u - 1), which adds that over u to the logarithm.
     one = like(1, x)
     u = bind(x + one)
     lost = x - (hidden(u) - one)
-    # Where u is 0 or infinite, it is a NaN.
+    # If u is 0 or infinite, this is a NaN.
     gained = bind(lost / u)
     gained = tirx.Select(absolute(gained) < one, gained, like(0, x))
     return tirx.Select(tirx.EQ(u, one), x, log(u) + gained)
 
 
 def _large(x: Expr, value: Expr) -> Expr:
-    """log(2 x) where that is acosh(x) and asinh(x), as squares might be infinite; else a value."""
+    """log(2 x) for a large x, where it is acosh(x) and asinh(x) and squares may overflow; else
+    `value`."""
     return tirx.Select(x < like(_LARGE, x), value, log(x) + like(math.log(2), x))
 
 

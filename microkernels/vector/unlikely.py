@@ -1,4 +1,4 @@
-"""A choice between two vectors whose second one is hardly ever needed.
+"""A choice between two vectors, the first of which is hardly ever needed.
 
     unlikely(x > 100, f(x), g(x))    as    g(x), but if any(x > 100): select(x > 100, f(x), g(x))
 

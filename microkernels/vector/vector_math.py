@@ -122,7 +122,8 @@ def exp_within(x: Expr, halvings: int = 0) -> Expr:
 
 def _exp_of(x: Expr, sign: int, halvings: int = 0) -> Expr:
     """`exp_within` of x or of -x; the sign is in the constants: LLVM would not leave it there."""
-    # Twice the polynomial, times 2^(n - 1): n is 128 below the largest float32, and 2^128 infinite.
+    # Twice the polynomial times 2^(n - 1): just below the largest float32 n is 128, and 2^128 is
+    # infinite.
     nearest, scale = round_and_scale(x * like(sign / math.log(2), x), halvings + 1)
     remainder = bind(x - nearest * like(sign * _LN2_HIGH, x))
     remainder = bind(remainder - nearest * like(sign * _LN2_LOW, x))
@@ -310,16 +311,16 @@ def exp2(x: Expr, isa: Isa, degree: int = 5) -> Expr:
     x : Expr
         f32 lanes, at most 0.
     isa : Isa
-        What the target has.
+        The target's instruction set.
     degree : int
-        Of the polynomial, a key of `POLYNOMIALS`; only AVX-512 uses less than all of it.
+        Degree of the polynomial, a key of `POLYNOMIALS`; without AVX-512 it is always 5.
     """
     if lanes_of(x) != 16 or isa.f32_lanes != 16:
         return _exp2_by_arithmetic(x)
     x = bind(x)
     mask, rounding = tirx.const(_ALL, "int16"), tirx.const(_CURRENT_ROUNDING, "int32")
     nearest = bind(I.call_llvm_pure_intrin("float32x16", "llvm.roundeven.v16f32", x))
-    # At -inf this is NaN, of which the scaling makes 0.
+    # At -inf this is NaN, which the scaling turns into 0.
     power, scalef = polynomial(POLYNOMIALS[degree], bind(x - nearest)), "mask.scalef.ps.512"
     arguments = power, nearest, nearest, mask, rounding
     return I.call_llvm_pure_intrin("float32x16", f"llvm.x86.avx512.{scalef}", *arguments)

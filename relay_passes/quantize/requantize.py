@@ -26,7 +26,7 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import emit_body, named_pass, region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 from tir_schedules.epilogue.packed_bytes import CONVOLUTIONS
 from tir_schedules.epilogue.quantize_steps import WORD, quantize_reference
@@ -92,21 +92,21 @@ def _requantizing(region: Region, arguments: list[relax.Expr]) -> _Requantizing 
     of_columns = [factor for factor in factors if factor.size != 1]
     operands = [region.operands[number] for number in kept]
     operands += [Tensor(factor.shape, "float32") for factor in of_columns]
-    steps: list[Step] = []
+    steps: list[EpilogueOp] = []
 
-    def add(step: Step) -> int:
+    def add(step: EpilogueOp) -> int:
         steps.append(step)
         return len(operands) + len(steps)
 
     current = 0
     for bias in chain.biases:
-        current = add(Step("add", (current, 1 + kept.index(bias)), dtype="int32"))
-    args = [current, add(Step("constant", value=float(zero_point)))]
+        current = add(EpilogueOp("add", (current, 1 + kept.index(bias)), dtype="int32"))
+    args = [current, add(EpilogueOp("constant", value=float(zero_point)))]
     if of_columns:
         args += range(1 + len(kept), 1 + len(kept) + len(factors))
     else:
-        args += [add(Step("constant", value=float(factor[0]))) for factor in factors]
-    add(Step("requantize", tuple(args), dtype=chain.dtype))
+        args += [add(EpilogueOp("constant", value=float(factor[0]))) for factor in factors]
+    add(EpilogueOp("requantize", tuple(args), dtype=chain.dtype))
     changed = region.replace(operands=tuple(operands), epilogue=tuple(steps))
     return changed, kept, of_columns
 
@@ -360,7 +360,9 @@ class RequantizingChain:
                 value = FUSIBLE_OPS[op].numpy(value, *numbers)
         return value
 
-    def add(self, step: Step, current: int, others: list[int], numbers: list[np.ndarray]) -> bool:
+    def add(
+        self, step: EpilogueOp, current: int, others: list[int], numbers: list[np.ndarray]
+    ) -> bool:
         """Takes a step of value number `current`; whether it is of a form that can be."""
         if not self.scaling:
             if step.op == "add" and step.dtype == "int32":

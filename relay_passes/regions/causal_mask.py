@@ -30,7 +30,7 @@ from tvm import ir, relax
 from relay_passes.ir import graph as ir_graph
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.region import EpilogueOp, Region
 from tir_schedules.core.size import may_be_negative
 
 LOWEST = -(2.0**126)  # a finite number up to which a mask may hide scores below 2^125
@@ -260,5 +260,5 @@ def _matrix(expr: relax.Expr | None, shape: tuple[int, int]) -> np.ndarray | Non
     return np.asarray(expr.value.numpy().reshape(shape))
 
 
-def _with_arguments(step: Step, args: Iterable[int]) -> Step:
-    return Step(step.op, tuple(args), step.value, step.dtype)
+def _with_arguments(step: EpilogueOp, args: Iterable[int]) -> EpilogueOp:
+    return EpilogueOp(step.op, tuple(args), step.value, step.dtype)

@@ -18,7 +18,7 @@ from tvm import relax
 from microkernels.base.arrays import RANGES
 from microkernels.vector.ieee import LOWEST
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
-from tir_schedules.core.region import Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
 VALUE_DTYPES = ("float32", "bool", "int32", "bfloat16")
@@ -286,7 +286,7 @@ class EpilogueSteps:
         other.steps, other.inlined = list(self.steps), list(self.inlined)
         return other
 
-    def numbered(self) -> tuple[Step, ...]:
+    def numbered(self) -> tuple[EpilogueOp, ...]:
         """The steps that are read, with their arguments numbered as a Region wants them."""
         read = {len(self.steps) - 1}
         for index in reversed(range(len(self.steps))):
@@ -300,7 +300,7 @@ class EpilogueSteps:
             return {"acc": 0, "operand": 1 + index, "step": first + position.get(index, 0)}[kind]
 
         return tuple(
-            Step(op, tuple(map(number, args)), value, dtype)
+            EpilogueOp(op, tuple(map(number, args)), value, dtype)
             for index, (op, args, value, dtype) in enumerate(self.steps)
             if index in read
         )

@@ -18,7 +18,7 @@ from tests.microkernels.operands import random_operand
 from tests.tir_schedules.epilogue import test_packed_bytes as packing
 from tests.tir_schedules.run_region import dtype_named, expected, run
 from tests.tvm_hybrid.small_models import run_python
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue import packed_bytes
 from tir_schedules.epilogue.epilogue import Columns
 
@@ -38,7 +38,7 @@ def wrong_columns(isa: str) -> list[int]:
         inputs=(Tensor((2, 12), a), Tensor((12, 21), w, True)),
         output=Tensor((2, 21), result),
         operands=(Tensor((2, 21), result),),
-        epilogue=(Step("add", (0, 1)),),
+        epilogue=(EpilogueOp("add", (0, 1)),),
     )
     rng = np.random.default_rng(0)
     arrays = [

@@ -11,7 +11,7 @@ import numpy as np
 from tests.microkernels.operands import random_operand
 from tests.tir_schedules.run_region import dtype_named
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 Shape = tuple[int, ...]
 F, B = "float32", "bfloat16"
@@ -284,10 +284,10 @@ class _Steps:
     """Steps of an epilogue, numbered as they are added."""
 
     def __init__(self, operands: int) -> None:
-        self.first, self.steps = 1 + operands, list[Step]()
+        self.first, self.steps = 1 + operands, list[EpilogueOp]()
 
     def add(self, op: str, *args: int, **fields: Any) -> int:
-        self.steps.append(Step(op, args, **fields))
+        self.steps.append(EpilogueOp(op, args, **fields))
         return self.first + len(self.steps) - 1
 
     def constant(self, value: float) -> int:

@@ -12,7 +12,7 @@ from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
 from tests.tir_schedules.run_region import dtype_named, machine_for
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_columns, by_rows
 from tir_schedules.core.attributes import Attribute, Source
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 INPUT = Source(False, 0)
 Given = Source | None
@@ -66,12 +66,12 @@ def f32_layer(
 ) -> Region:
     """relu(x @ w + bias), or x @ w + bias + residual; types of x, of w, and of the result."""
     operands: tuple[Tensor, ...] = (Tensor((n,), "float32"),)
-    epilogue = [Step("add", (0, 1))]
+    epilogue = [EpilogueOp("add", (0, 1))]
     if residual:
         operands += (Tensor((*lead, n), "float32"),)
-        epilogue += [Step("add", (3, 2))]
+        epilogue += [EpilogueOp("add", (3, 2))]
     if relu:
-        epilogue += [Step("relu", (len(operands) + len(epilogue),))]
+        epilogue += [EpilogueOp("relu", (len(operands) + len(epilogue),))]
     return Region(
         op="matmul",
         inputs=(Tensor((*lead, k), dtypes[0]), Tensor((k, n), dtypes[1], True)),
@@ -83,12 +83,12 @@ def f32_layer(
 
 def norm(lead: tuple[int, ...], n: int, op: str = "layer_norm", output: str = "float32") -> Region:
     """A normalisation of the last axis, quantised with scale 1/32 if the result is uint8."""
-    epilogue: tuple[Step, ...] = ()
+    epilogue: tuple[EpilogueOp, ...] = ()
     if output == "uint8":
         epilogue = (
-            Step("constant", value=0.03125),
-            Step("constant", value=128.0),
-            Step("quantize", (0, 1, 2), dtype="uint8"),
+            EpilogueOp("constant", value=0.03125),
+            EpilogueOp("constant", value=128.0),
+            EpilogueOp("quantize", (0, 1, 2), dtype="uint8"),
         )
     attrs: dict[str, Attribute] = {"axis": len(lead), "epsilon": 1e-5}
     weights = (Tensor((n,), "float32"),) * (2 if op == "layer_norm" else 1)
@@ -114,17 +114,17 @@ def int8_layer(
 ) -> Region:
     """relu((a - zero point) @ w * scale + bias), quantised with scale 1/16 unless it stays f32."""
     epilogue = [
-        Step("cast", (0,)),
-        Step("multiply", (2, 3)),
-        Step("add", (4, 1)),
-        Step("relu", (5,)),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("multiply", (2, 3)),
+        EpilogueOp("add", (4, 1)),
+        EpilogueOp("relu", (5,)),
     ]
-    epilogue.insert(1, Step("constant", value=scale))
+    epilogue.insert(1, EpilogueOp("constant", value=scale))
     if output != "float32":
         epilogue += [
-            Step("constant", value=0.0625),
-            Step("constant", value=float(zero)),
-            Step("quantize", (6, 7, 8), dtype=output),
+            EpilogueOp("constant", value=0.0625),
+            EpilogueOp("constant", value=float(zero)),
+            EpilogueOp("quantize", (6, 7, 8), dtype=output),
         ]
     return integer_matmul(
         lead,

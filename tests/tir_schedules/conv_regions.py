@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.tir_schedules.run_region import expected, product_bound, random_inputs, run
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 WEIGHTS = {"float32": "float32", "uint8": "int8", "int8": "int8", "bfloat16": "bfloat16"}
 
@@ -31,7 +31,7 @@ def conv_region(
     output: str | None = None,
     inputs: tuple[Tensor, ...] = (),
     operands: tuple[Tensor, ...] = (),
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
     op: str | None = None,
     **attrs: Any,
 ) -> Region:

@@ -9,7 +9,7 @@ from tests.tir_schedules.chain_regions import INPUT, ChainBuilder
 from tests.tir_schedules.conv_regions import WEIGHTS
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.integer_regions import matmul_region
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 
 CLIP = (("maximum", 0.0), ("minimum", 6.0))
@@ -21,10 +21,10 @@ def activated(region: Region, output: str, scale: float = 0.0, clip: bool = True
     An integer result is multiplied by `scale` first.
     """
     bias = Tensor(region.output.shape[-1:], "float32")
-    steps: list[Step] = []
+    steps: list[EpilogueOp] = []
 
     def add(op: str, *args: int, **fields: Any) -> int:
-        steps.append(Step(op, args, **fields))
+        steps.append(EpilogueOp(op, args, **fields))
         return 1 + len(steps)
 
     value = 0
@@ -71,12 +71,12 @@ def pair(
     if residual:
         steps = len(second.epilogue)
         moved = tuple(
-            Step(s.op, tuple(a + (a > 1) for a in s.args), s.value, s.dtype)
+            EpilogueOp(s.op, tuple(a + (a > 1) for a in s.args), s.value, s.dtype)
             for s in second.epilogue
         )
         second = second.replace(
             operands=(*second.operands, Tensor(second.output.shape, "float32")),
-            epilogue=(*moved, Step("add", (2 + steps, 2))),
+            epilogue=(*moved, EpilogueOp("add", (2 + steps, 2))),
         )
     chain = ChainBuilder([first.inputs[0]])
     chain.add(second, chain.add(first, INPUT))

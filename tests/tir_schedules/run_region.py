@@ -16,7 +16,7 @@ from tests.microkernels.isa_targets import MCPU as PLAINEST
 from tests.stand_ins import running
 from tests.stand_ins.isas_run import runs_itself, substitute_of
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tvm_hybrid.runtime.feeds import BFLOAT16, tensor_of
@@ -155,6 +155,6 @@ def product_bound(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return k * np.finfo(np.float32).eps * template_for(region.op).reference(region, magnitudes)
 
 
-def bias_relu() -> tuple[Step, ...]:
+def bias_relu() -> tuple[EpilogueOp, ...]:
     """Steps of relu(acc + operand 1), for regions with one operand."""
-    return (Step("add", (0, 1)), Step("relu", (2,)))
+    return (EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,)))

@@ -10,7 +10,7 @@ from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.pair_regions import pair
 from tests.tir_schedules.recurrent_regions import recurrent
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 F32, AROUND = "float32", (1, 1, 1, 1)
 
@@ -19,7 +19,9 @@ def weighted(m: int, k: int, n: int, dtype: str = F32) -> Region:
     """A matmul with a constant weight; of integers, cast and rectified."""
     inputs = Tensor((m, k), {"int8": "uint8"}.get(dtype, dtype)), Tensor((k, n), dtype, True)
     # Results of tiles that nothing follows would go to memory by instructions of their own.
-    steps = (Step("cast", (0,), dtype=F32), Step("relu", (1,))) if dtype == "int8" else ()
+    steps = (
+        (EpilogueOp("cast", (0,), dtype=F32), EpilogueOp("relu", (1,))) if dtype == "int8" else ()
+    )
     return Region(op="matmul", inputs=inputs, output=Tensor((m, n), F32), epilogue=steps)
 
 
@@ -68,7 +70,7 @@ def rows(op: str, count: int, n: int) -> Region:
 def activated(count: int, n: int) -> Region:
     """A tensor through a sigmoid."""
     x = Tensor((count, n), F32)
-    return Region(op="elementwise", inputs=(x,), output=x, epilogue=(Step("sigmoid", (0,)),))
+    return Region(op="elementwise", inputs=(x,), output=x, epilogue=(EpilogueOp("sigmoid", (0,)),))
 
 
 def attention(batch: int, heads: int, m: int, n: int, d: int = 64) -> Region:

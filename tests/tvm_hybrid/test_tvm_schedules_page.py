@@ -16,7 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 from tests.tvm_hybrid.small_models import ROOT
 from tests.tvm_hybrid.tvm_routes.metaschedule.regions import record_of
 from tests.tvm_hybrid.tvm_routes.metaschedule.test_import import stored
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tvm_hybrid.tvm_routes.metaschedule import export_records
 
 PAGE = ROOT / "docs" / "tvm_schedules.md"
@@ -41,7 +41,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         op="matmul",
         inputs=(Tensor((64, 128), "float32"), Tensor((128, 96), "float32", True)),
         output=Tensor((64, 96), "float32"),
-        epilogue=(Step("relu", (0,)),),
+        epilogue=(EpilogueOp("relu", (0,)),),
     )
     export_records(stored(tmp_path / "r.jsonl", record_of(region)), tmp_path / "database")
     applied = names["apply"](str(tmp_path / "database"))

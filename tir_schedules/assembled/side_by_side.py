@@ -4,9 +4,9 @@
         if i < 2: ...thread i's part of the first kernel...
         else: ...the second kernel...
 
-Every kernel is built by its own template, for the threads that it gets. Threads are shared out by
-estimates (`task_parts`). An estimate also says whether it pays: calls and idle threads saved,
-against one fork and results that the next kernel fetches from another core.
+Every kernel is built by its own template, for the threads that it gets. Estimates divide the
+threads (`task_parts`), and say whether the merge pays: it saves calls and idle threads, but adds a
+fork and results that the next kernel fetches from another core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 from .task_parts import Share, assign, is_check, longest, part_of, shares_of, threads_of
 
-MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
+MOST_PARTS = 16  # in one kernel; more parts take time to compile, and hardly find idle threads
 PRODUCTS = ("matmul", "weight_only_matmul", "batch_matmul", "attention", "mlp_chain")
 # Elements of a factor that one FMA-like instruction takes for each lane.
 STEPS = {"bfloat16": 2, "int8": 4, "uint8": 4}
@@ -46,7 +46,7 @@ STEPS = {"bfloat16": 2, "int8": 4, "uint8": 4}
 
 @dataclass(frozen=True)
 class Piece:
-    """One of the kernels.
+    """One of the kernels that run side by side.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Piece:
     result_bytes : int
         Size of its result.
     most : int
-        Threads that may share it beside others.
+        Threads that may share it when it runs beside others.
     """
 
     serial_us: float
@@ -68,7 +68,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(MergeEstimate):
-    """What running pieces side by side changes.
+    """The times of pieces alone and side by side.
 
     Attributes
     ----------
@@ -85,13 +85,13 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
     Parameters
     ----------
     pieces : sequence of Piece
-        Independent of each other.
+        Pieces that are independent of each other.
     machine : Machine
-        With 2 threads or more.
+        A machine with 2 threads or more.
     """
     threads, call = machine.threads, machine.call_us
     forks = sum(machine.fork_us(piece.tasks) for piece in pieces)
-    # The calling thread has its part of a result, and gets the rest from other cores.
+    # The calling thread has computed its part of a result, and gets the others from other cores.
     others = sum(piece.result_bytes * (1 - 1 / piece.tasks) for piece in pieces)
     separate = Cost(
         compute=sum(piece.serial_us / piece.tasks for piece in pieces),
@@ -116,7 +116,7 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
 
 
 def with_times(found: Estimate, alone: Sequence[float], parts: Sequence[float]) -> Estimate:
-    """The same shares, by what templates estimate of the kernels that were made for them.
+    """An estimate with times that templates estimate for the kernels built for its shares.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def with_times(found: Estimate, alone: Sequence[float], parts: Sequence[float]) 
 
 
 def shared_us(region: Region, config: Config, machine: Machine, tasks: int) -> float:
-    """Estimated microseconds of a kernel of so many tasks on a machine, without the fork."""
+    """Estimated microseconds of a kernel of `tasks` tasks on a machine, without the fork."""
     template, free = template_for(region.op), machine.with_numbers(fork_us=0)
     cycles = template.estimate(region, config, free)
     return serial_us(region, machine) / tasks if cycles is None else cycles / machine.cycles_per_us
@@ -140,9 +140,9 @@ def shared_us(region: Region, config: Config, machine: Machine, tasks: int) -> f
 def serial_us(region: Region, machine: Machine) -> float:
     """Estimated microseconds of a region's kernel on one thread.
 
-    Products at the rate of vector FMAs or, if that takes longer, at the speed at which their
-    weights come from L3; everything else by its vectors. Where there are tiles, a matmul's products
-    as its template estimates them.
+    Products count at the rate of vector FMAs or, if that takes longer, at the speed at which their
+    weights come from L3; everything else by its vectors. On a machine with tiles, a matmul's
+    products count as its template estimates them.
     """
     tensors = (*region.inputs, *region.operands, region.output)
     lanes, per_us = machine.isa.f32_lanes, machine.cycles_per_us
@@ -160,7 +160,7 @@ def serial_us(region: Region, machine: Machine) -> float:
 
 
 def piece_of(region: Region, tasks: int, machine: Machine, most: int = 1) -> Piece:
-    """The estimate for one region whose kernel has so many tasks."""
+    """The estimate for one region whose kernel has `tasks` tasks."""
     return Piece(serial_us(region, machine), tasks, region.output.nbytes, most)
 
 
@@ -176,22 +176,22 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Share]) -> tirx
     Parameters
     ----------
     functions : sequence of PrimFunc
-        Serial, or with `parallel_tasks` where several threads run them; the last parameter of each
-        is its result. A function may stand there twice.
+        Serial, or with `parallel_tasks` if several threads run them; the last parameter of each is
+        its result. A function may occur twice.
     shares : sequence of Share
         Which threads run which functions.
 
     Returns
     -------
     PrimFunc
-        Its parameters are those of all functions: first what they read, then the results.
+        Its parameters are those of all functions: first what the functions read, then the results.
     """
     renewed = [s_tir.renew_defs(function) for function in functions]
     checks: list[tirx.Stmt] = []
 
     def unchecked(statement: tirx.AttrStmt) -> tirx.Stmt:
-        # Permission to use tiles is checked in front of the parallel loop: what another thread than
-        # the caller's finds is no error with a message.
+        # Permission to use tiles is checked in front of the parallel loop: an error in another
+        # thread than the caller's would have no message.
         if not is_check(statement):
             return statement
         checks.append(statement)
@@ -235,15 +235,14 @@ def nested(root: tirx.Stmt, name: str) -> s_tir.SBlockRealize:
     root : Stmt
         Its root block.
     name : str
-        Of the block.
+        Name of the block.
     """
     assert isinstance(root, s_tir.SBlockRealize)
     block = root.block
     return s_tir.SBlockRealize([], True, with_body(block, block.body, block.annotations, name))
 
 
-# One after another: one kernel that runs others in turn, with what lies between them in its own
-# memory.
+# One after another: one kernel that runs others in turn; it allocates the tensors between them.
 #
 #     def whole(A, B, C):
 #         lv = T.sblock_alloc_buffer((64, 32))
@@ -252,18 +251,18 @@ def nested(root: tirx.Stmt, name: str) -> s_tir.SBlockRealize:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A kernel and what it works on.
+class KernelCall:
+    """A kernel and its arguments.
 
     Attributes
     ----------
     function : PrimFunc
-        What runs.
+        The kernel.
     operands : tuple of (Var or Expr)
-        A tensor for each of its parameters, of as many elements; a number for one that is none.
+        For each tensor parameter a tensor of equally many elements; a number for any other one.
     shapes : tuple of (sequence of Expr)
-        The shapes that its parameters have in this place, if they are known at run time only;
-        () for a number, or for all others.
+        The shapes of its parameters in this call, if they are dynamic, with () for a number; ()
+        if they are static.
     """
 
     function: tirx.PrimFunc
@@ -272,18 +271,18 @@ class Step:
 
 
 def one_after_another(
-    steps: Sequence[Step], params: Sequence[tirx.Var], between: Sequence[tirx.Var]
+    steps: Sequence[KernelCall], params: Sequence[tirx.Var], between: Sequence[tirx.Var]
 ) -> tirx.PrimFunc:
     """One kernel that runs others in turn.
 
     Parameters
     ----------
-    steps : sequence of Step
-        A function may stand there several times.
+    steps : sequence of KernelCall
+        A function may occur several times.
     params : sequence of Var
-        The tensors that it is given.
+        The parameters of the new kernel.
     between : sequence of Var
-        Those that it needs besides.
+        The tensors that it allocates.
 
     Returns
     -------
@@ -295,8 +294,8 @@ def one_after_another(
     return tirx.PrimFunc(list(params), s_tir.SBlockRealize([], True, root))
 
 
-def _body(step: Step, name: str) -> tirx.Stmt:
-    """What a kernel does, of other tensors."""
+def _body(step: KernelCall, name: str) -> tirx.Stmt:
+    """The body of a kernel, applied to other tensors."""
     function = s_tir.renew_defs(step.function)
     pairs: dict[tirx.Var, Any] = dict(zip(function.params, step.operands, strict=True))
     sizes = {each: pairs.pop(each) for each in [*pairs] if nest.is_number(each)}
@@ -321,7 +320,7 @@ def _body(step: Step, name: str) -> tirx.Stmt:
 
 
 def _wide(extent: Expr) -> Expr:
-    """An extent as it can be compared: a number of 64 bits, or what it is."""
+    """An extent in a form for comparisons: a number has 64 bits."""
     number = expressions.const_int(extent)
     return extent if number is None else int64(number)
 
@@ -343,11 +342,9 @@ def place_output(
                               elem_offset=64)
             C[n, y, x, 0:16] = ...
 
-    No template knows of this. Kernels that need rows directly one after the other are refused: AMX
-    tiles that are stored directly, and views of the result that have no strides, or whose elements
-    lie apart along the last axis, where vectors are stored.
-
-    A kernel that stores its result within a tensor of another shape.
+    Templates know nothing of this. Kernels that need rows directly one after the other are refused:
+    AMX tiles that are stored directly, and views of the result that have no strides, or whose
+    elements lie apart along the last axis, where vectors are stored.
 
     Parameters
     ----------
@@ -356,22 +353,22 @@ def place_output(
     result : sequence of int
         The shape of the result.
     shape : sequence of int
-        Of the tensor that the result is a part of, the new last parameter.
+        The shape of the tensor that contains the result, the new last parameter.
     placement : Placement
         Where the result lies in it.
 
     Returns
     -------
     PrimFunc or str
-        A str says why the kernel cannot.
+        The kernel, or a str that says why it cannot.
     """
     function = s_tir.renew_defs(function)
     *inputs, out = function.params
     align = max(1, DataType(str(out.dtype)).itemsize)
     joint_shape = _with_variables(shape, result, out)
     joint = tirx.decl_buffer(joint_shape, out.dtype, "J", data_alignment=align, layout=None)
-    if not {*_variables(out)} <= {each for told in (*inputs, joint) for each in _variables(told)}:
-        return "its result alone tells its size"
+    if not {*_variables(out)} <= {each for given in (*inputs, joint) for each in _variables(given)}:
+        return "only its result gives its size"
     views: dict[tirx.Var, tirx.Var] = {}
     declared = nodes_of(function.body, tirx.DeclBuffer)
     buffers = [out, *(each.buffer for each in declared if _is_data_of(each.data, out))]
@@ -416,12 +413,12 @@ def _with_variables(
 
 
 def _variables(buffer: tirx.Var) -> list[tirx.Var]:
-    """What a buffer's shape tells."""
+    """The variables among a buffer's extents."""
     return [extent for extent in buffer.shape if isinstance(extent, tirx.Var)]
 
 
 def _passes_address(function: tirx.PrimFunc, buffers: Sequence[tirx.Var]) -> bool:
-    """Whether an address within buffers is used but to declare all of them after the first."""
+    """Whether the result's address is used for more than to declare its views, `buffers[1:]`."""
     data = 0
     for call in nodes_of(function.body, Call):
         inside = call.args[0].source if expressions.call_name(call) == "address_of" else None

@@ -10,7 +10,7 @@ After, for the first of two threads
     for step in T.serial(2):        # tasks 0 and 1; the other thread has 2, 3 and 4
         ...
 
-That is possible where a kernel is one parallel loop, and shares no memory of its own among tasks.
+That is possible if a kernel is one parallel loop whose tasks share no memory of the kernel.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _AROUND = (s_tir.SBlockRealize, s_tir.SBlock, tirx.AttrStmt, tirx.SeqStmt)
 
 
 def parallel_tasks(function: tirx.PrimFunc) -> int:
-    """Passes of a kernel's parallel loop; 1 if it is not one such loop and nothing else."""
+    """Iterations of a kernel's parallel loop; 1 if the kernel is anything but one such loop."""
     loop = _only_loop(function.body)
     return 1 if loop is None else int(loop.extent.value)
 
 
 def part_of(body: tirx.Stmt, thread: Expr, threads: int) -> tirx.Stmt:
-    """What one of some threads runs of the body of a kernel with `parallel_tasks`.
+    """The part of a kernel's body that one of several threads runs; see `parallel_tasks`.
 
     Parameters
     ----------
     body : Stmt
-        The kernel's; the first thread runs all of one that is serial.
+        The body of the kernel; if it is serial, the first thread runs all of it.
     thread : Expr
         The thread's number, 0 or more; beyond the number of tasks there is nothing to do.
     threads : int
-        How many share the kernel.
+        How many threads share the kernel.
     """
     loop = _only_loop(body)
     if loop is None:
@@ -96,20 +96,19 @@ def _only_loop(statement: tirx.Stmt) -> tirx.For | None:
 
 
 def is_check(statement: tirx.Stmt) -> bool:
-    """Whether it is a check for permission to use tiles."""
+    """Whether a statement checks the permission to use tiles."""
     text = statement.value if isinstance(statement, tirx.AttrStmt) else None
     return isinstance(text, StringImm) and text.value == PERMISSION_LLVM_IR
 
 
 def _forks(statement: tirx.Stmt) -> bool:
-    """Whether a parallel loop is in it."""
+    """Whether a statement contains a parallel loop."""
     return any(loop.kind == ForKind.PARALLEL for loop in nodes_of(statement, tirx.For))
 
 
 # Thread parts: which threads run which of several independent kernels, chosen by estimates.
 #
-#     shares_of([30, 10, 2, 2], threads=8)  ->  5 threads run kernel 0, 2 kernel 1, 1 kernels 2 and
-#     3
+#     shares_of([30, 10, 2, 2], threads=8)  ->  kernel 0 on 5 threads, 1 on 2, 2 and 3 on 1
 #
 # Kernels that share threads run in turn, each on all threads of the share. Nothing waits in
 # between, as no kernel reads what another wrote.
@@ -124,7 +123,7 @@ class Share:
     kernels : tuple of int
         Their numbers, in the order in which they run.
     threads : int
-        Each kernel is shared by so many.
+        Number of threads that share each kernel.
     """
 
     kernels: tuple[int, ...]
@@ -132,7 +131,7 @@ class Share:
 
 
 def assign(times: Sequence[float], threads: int) -> tuple[Share, ...]:
-    """One thread for each share: longest first, to the thread that is free first.
+    """Shares of one thread each: the longest kernel goes first, to the thread that is free first.
 
     Graham, Bounds on Multiprocessing Timing Anomalies, 1969.
 
@@ -151,16 +150,16 @@ def assign(times: Sequence[float], threads: int) -> tuple[Share, ...]:
 def shares_of(
     times: Sequence[float], most: Sequence[int], threads: int, fork_us: Callable[[int], float]
 ) -> tuple[Share, ...]:
-    """The shares that end soonest, the fork of their threads counted.
+    """The shares that finish soonest, with the fork of their threads.
 
     Parameters
     ----------
     times : sequence of float
         Microseconds that each kernel takes one thread.
     most : sequence of int
-        Threads that can share each kernel.
+        The most threads that can share each kernel.
     threads : int
-        How many there are.
+        How many threads there are.
     fork_us : callable
         Threads -> microseconds to fork and to join them.
     """

@@ -1,4 +1,4 @@
-"""What a chain of regions costs as separate kernels, by rows, and by columns.
+"""The cost of a chain of regions as separate kernels, by rows, and by columns.
 
     separate   one kernel per region, each with a call and a barrier; results go through the caches
     rows       one kernel: every thread takes blocks of rows through all regions, one barrier
@@ -39,20 +39,20 @@ from .parts import PartConfig, sources_of, with_rows
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
 
-# Share of the time to stream a weight from memory that shows although the product takes longer.
-# Measured on Zen 4 with 4 to 32 rows: 32 MB, of which most come from memory, in 1400 us make
-# 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
+# Fraction of the time to read a weight from memory that shows although the product takes longer.
+# Measured on Zen 4 with 4 to 32 rows: reading 32 MB, mostly from memory, takes 1400 us, and makes
+# 572..4568 us longer by 215..326. `estimate_cycles` includes reads from L2.
 MEMORY_EXPOSED = 0.2
-# A result beyond L2 is read before it is written, written, and read by each that needs it.
+# A result beyond L2 is read before it is written, written, and read by each part that needs it.
 STORE_TRANSFERS = 2
 
 
 @dataclass(frozen=True)
 class Share:
-    """What the busiest thread does of one part."""
+    """The busiest thread's share of one part."""
 
     compute: float  # microseconds
-    passes: int  # times that it streams its columns of the weight
+    passes: int  # times that it reads its columns of the weight
     threads_m: int = 1
     threads_n: int = 1
     threads_k: int = 1
@@ -64,7 +64,7 @@ class Share:
 
 
 def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> Share:
-    """A part as a kernel of its own, in its default configuration if there is no other."""
+    """A part as a separate kernel, by default in its default configuration."""
     m, n = rows_and_columns(part.output)
     if part.op != matmul.MATMUL.name:
         norm = config if isinstance(config, NormalizeConfig) else normalize_config(part, machine)
@@ -104,13 +104,13 @@ class ChainPlan:
     mode : str
         "rows" or "columns".
     cost : Cost
-        What it costs.
+        Its cost.
     tasks : int
         Threads that have work.
     block : int
         Rows that go through the whole chain together, by "rows"; else all of them.
     alone : int
-        Up to so many rows one thread takes them all, where their number is not known.
+        If the number of rows is dynamic, up to this number one thread takes them all.
     """
 
     mode: str
@@ -122,7 +122,7 @@ class ChainPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainEstimate(parallel.MergeEstimate):
-    """A chain computed in every way; merged in the better one of those that need one kernel.
+    """A chain computed in every way; `merged` is the better way with one kernel.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
     Parameters
     ----------
     region : Region
-        Of kind "mlp_chain": matmuls and normalisations of rows with equally many rows.
+        A region of kind "mlp_chain": matmuls and normalisations with equally many rows.
     machine : Machine
         Its threads share the work.
     """
@@ -165,9 +165,9 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
 
 
 class ChainCost:
-    """The parts of a chain on a machine.
+    """The costs of a chain's parts on a machine.
 
-    `configs` are those of the parts as kernels of their own, where they are not their defaults.
+    `configs` are those of the parts as separate kernels, if they are not the defaults.
     """
 
     def __init__(
@@ -186,21 +186,21 @@ class ChainCost:
         self.row_bytes = sum(part.output.nbytes for part in self.parts[:last]) // self.m
 
     def separate(self) -> Cost:
-        """Every part as a kernel of its own."""
+        """Every part as a separate kernel."""
         return self.in_turn(self.machine.call_us * len(self.parts))
 
     def by_rows(self) -> Iterator[ChainPlan]:
-        """Blocks of rows of several sizes, on one thread, on all and on halves of them."""
+        """Blocks of rows of several sizes, on one thread, on all, and on halves of all."""
         for tasks in sorted({1, *(min(n, self.m) for n in parallel.halves(self.machine.threads))}):
             rows = math.ceil(self.m / tasks)
             fits = self.machine.l2_bytes // 2 // self.row_bytes
             fewest = math.ceil(rows / max(1, fits))
             sizes = {self._whole(math.ceil(rows / (few * fewest))) for few in (1, 2, 4)}
-            for block in sorted({rows, *sizes}, reverse=True):  # few, where all are alike
+            for block in sorted({rows, *sizes}, reverse=True):  # few blocks, if costs are equal
                 yield ChainPlan("rows", self.in_blocks(rows, block, tasks), tasks, block)
 
     def _whole(self, rows: int) -> int:
-        """So many rows or somewhat fewer, whole tiles if the machine has tiles."""
+        """`rows` or somewhat fewer, whole tiles if the machine has tiles."""
         return rows // self.unit * self.unit if rows > self.unit else rows
 
     def in_turn(self, calls: float) -> Cost:
@@ -214,7 +214,7 @@ class ChainCost:
         return cost
 
     def in_blocks(self, rows: int, block: int, tasks: int) -> Cost:
-        """So many rows of each of some threads, block by block."""
+        """`rows` rows for each of `tasks` threads, block by block."""
         cost = Cost(barriers=self.machine.call_us + self.machine.fork_us(tasks))
         unit = self.unit if block < rows else 1
         groups = shares_of_units(rows, math.ceil(rows / block), unit)
@@ -240,7 +240,7 @@ class ChainCost:
         return max(0.0, time - share.compute) + exposed * min(time, share.compute)
 
     def _moved(self, source: int, share: Share) -> float:
-        """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
+        """Microseconds for a part to get rows of an earlier part, and for that to store them."""
         made = self.shares[source]
         size = self.parts[source].output.nbytes
         beyond = max(0.0, size / made.tasks - self.machine.l2_bytes)
@@ -248,12 +248,12 @@ class ChainCost:
         stored = (STORE_TRANSFERS / readers + 1) * beyond / self.machine.l3_rate(made.tasks)
         own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
         if made.tasks < share.tasks:
-            own = 0.0  # that of a thread that had nothing to do before
+            own = 0.0  # for a thread without work in the earlier part
         return stored + (1 - own) * size / share.threads_m / self.machine.foreign_rate
 
 
 def least_of(weights: int, machine: Machine) -> parallel.Least:
-    """What a chain has to save in a model with so many bytes of weights."""
+    """What a chain has to save in a model whose weights have `weights` bytes."""
     return parallel.CHAIN_FROM_MEMORY if weights > machine.l3_bytes else parallel.CHAIN
 
 
@@ -263,24 +263,24 @@ def constant_bytes(region: Region) -> int:
 
 
 def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
-    """What a chain costs whose number of rows is known at run time only: separate, and by rows.
+    """The cost of a chain with a dynamic number of rows: separate, and by rows.
 
         estimates for 1, 8, 32, 128 and 1024 rows (`OPEN_ROWS`)
-            one of them is slower as one kernel  ->  that one is the answer: it does not pay
-            none is                              ->  the mean, in which every number counts alike
+            one of them is slower as one kernel  ->  it is the result: merging does not pay
+            none is slower                       ->  the mean, in which every number counts alike
 
-    The separate kernels are those of open rows, too: one configuration for any number.
+    The separate kernels, too, have one configuration for any number of rows.
 
     Parameters
     ----------
     region : Region
-        Of kind "mlp_chain", its rows open.
+        A region of kind "mlp_chain" with a dynamic number of rows.
     machine : Machine
         Its threads share the work.
     """
     configs = [template_for(part.op).default_config(part, machine) for part in region.parts]
     chains = {}
-    for rows in best_grid.OPEN_ROWS:  # what steps read besides is left at a sample
+    for rows in best_grid.OPEN_ROWS:  # operands of epilogues keep their sample sizes
         parts = tuple(
             with_rows(part, rows).replace(operands=part.sampled().operands) for part in region.parts
         )
@@ -319,7 +319,7 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
 
 
 def _mean(costs: dict[int, Cost], separate: dict[int, Cost]) -> Cost:
-    """The mean of shares of the time of separate kernels, in microseconds of the usual rows."""
+    """The mean of times over those of separate kernels, in microseconds of `SAMPLE` rows."""
     usual = separate[SAMPLE].total / len(costs)
     scaled = (cost.times(usual / separate[rows].total) for rows, cost in costs.items())
     return sum(scaled, Cost())

@@ -10,7 +10,7 @@ staged rows from one band to the next. The number of images and their extents ma
 are then cut when the kernel runs.
 
 The parts are regions like those outside of a chain; the attribute "sources" says where their inputs
-and operands come from (packing.py). The kernel's parameters are the merged region's inputs, then
+and operands come from (parts.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 
@@ -45,7 +45,7 @@ from . import depthwise_pointwise_cost as pair_cost
 from . import parts
 from .depthwise_pointwise_cost import PairConfig
 
-# A depthwise and a pointwise convolution before they are built: their loops, and the product.
+# The loops and the product of a depthwise and a pointwise convolution, without building them.
 #
 # bands > the loops of the depthwise part, those of the matmul
 
@@ -56,7 +56,7 @@ def nests(region: Region, config: PairConfig) -> Iterator[LoopNest]:
     problem = DepthwiseProblem.of(region.parts[0])
     lines = min(config.lines, problem.rows.outputs)
     bands = problem.batch * pieces(problem.rows.outputs, lines)
-    share = problem.batch * problem.rows.outputs / lines  # a last band that is cut counts in part
+    share = problem.batch * problem.rows.outputs / lines  # a partial last band counts in part
     first = depthwise_conv2d.lines_nest(region.parts[0], config.depthwise, lines, samples=1)
     (second,) = matmul.MATMUL.nests(pair_cost.pointwise_rows(region, lines), config.pointwise)
     kind = parallel.kind_of(config.threads > 1)
@@ -86,12 +86,12 @@ OPS = ("depthwise_conv2d", "matmul")
 
 
 class _Pair:
-    """Both parts, around the kernel's parameters.
+    """Emits both parts, for the kernel's parameters.
 
     Attributes
     ----------
     lines, bands : int or Expr
-        Lines of a band, but for the last one of an image, and bands of an image.
+        Lines of a band, except for the last one of an image, and bands of an image.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class _Pair:
         self.bands = named(ceil_div(outputs, self.lines))
 
     def share(self, first: Expr, last: Expr) -> None:
-        """The bands from `first` to `last`, in the calling thread."""
+        """Emits the bands from `first` to `last`, in the calling thread."""
         lines, width = self.lines, extents.extent(self.problem.columns.outputs)
         outputs = extents.extent(self.problem.rows.outputs)
         named = materialise if self.opened else bind
@@ -141,7 +141,7 @@ class _Pair:
         buffers = [buffer for buffer in self.given[0] if buffer is not None]
         given = self.region.parts[0], config.depthwise, self.isa, buffers, self.rows
         tiles = depthwise_conv2d.depthwise_tiles(*given, lambda at: [at - self.first])
-        # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
+        # Loops begin at 0: with another start, TVM loses it in the bounds of inner loops.
         with tiles.prepared(), I.serial(last - first) as number:
             item = bind(first + number)
             band, sample = I.floormod(item, self.bands), I.floordiv(item, self.bands)
@@ -232,7 +232,7 @@ class DepthwisePointwise(Template[PairConfig]):
         if "window" in second.attrs or not second.inputs[1].constant:
             return "matmul: windows, or a weight that is not constant"
         if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
-            return "a range that all pixels have together"
+            return "a range over all pixels"
         try:
             sources = parts.sources_of(region)
         except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What a depthwise convolution and the matmul that reads it cost, as two kernels and in bands.
+"""The cost of a depthwise convolution and the matmul that reads it, as two kernels and in bands.
 
     separate   two kernels: two calls and barriers; the tensor between them goes through the caches
                and, with several threads, to another core
@@ -40,22 +40,22 @@ from . import cost, parts
 
 # Cycles of a depthwise multiply-add of one vector of f32 lanes: 1.1 to 1.4 (f32), 1.3 to 1.6.
 DEPTHWISE_CYCLES = 1.4
-# Rows that the other thread wrote are read so much faster than single lines (Zen 4, 28x240x40 to
-# 14x480x80: 20 to 50 thousand bytes a microsecond).
+# Rows that another thread wrote are read this many times faster than single lines (Zen 4, 28x240x40
+# to 14x480x80: 20 to 50 thousand bytes a microsecond).
 FOREIGN_ROWS = 2.5
-# Shares of L2's rate. 8-bit results that need not leave L1: 0.2 to 0.85 (of f32 nothing shows). A
+# Fractions of L2's rate. 8-bit results that need not leave L1: 0.2 to 0.85 (f32: not visible). A
 # panel of a weight that fits L1 is read from L2 again for each band (28x28x256 by 256, f32: bands
 # of one line 1031 us, of 14 lines 957).
 NARROW_SHARE, PANEL_SHARE = 0.42, 0.845
-# Images, and their lines and columns, with which merges are estimated where these are dynamic.
+# Numbers of images, and of their lines and columns, for which dynamic merges are estimated.
 DYNAMIC_SIZES = ((1, SAMPLE_EXTENT), (8, SAMPLE_EXTENT), (1, 4 * SAMPLE_EXTENT))
 MOST_PIXELS = 1 << 20  # of a band
-BAND_CYCLES = 925  # loops around one band more: 7x7x1152 in bands of one line or seven
+BAND_CYCLES = 925  # loops around one more band: 7x7x1152 in bands of one line or seven
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairEstimate(parallel.MergeEstimate):
-    """Both ways, and the configuration of the merged one."""
+    """The estimate of both ways, and the configuration of the merged one."""
 
     config: PairConfig
 
@@ -66,9 +66,9 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     Parameters
     ----------
     region : Region
-        Of kind "depthwise_pointwise". Where sizes are dynamic, both ways are compared for several
-        (`DYNAMIC_SIZES`). If one of them is slower as one kernel by more than what merging has to
-        save, it is the answer; else the size that saves the most.
+        A region of kind "depthwise_pointwise". If sizes are dynamic, both ways are compared for
+        several sizes (`DYNAMIC_SIZES`). If one size is slower as one kernel by more than merging
+        has to save, its estimate is the result; else the estimate of the size that saves the most.
     machine : Machine
         Its threads share the work.
     """
@@ -84,12 +84,12 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     alone = min(pair.in_bands(config).total for config in serial)
 
     def is_even(way: tuple[Cost, PairConfig]) -> bool:
-        # By the part of all lines that the busiest thread has.
+        # By the fraction of all lines that the busiest thread has.
         lines, threads = way[1].lines, way[1].threads
         share = math.ceil(bands_of(pair.problem, lines) / threads) * lines / pair.lines
         return parallel.even_enough(machine, alone, min(1.0, share))
 
-    if not any(map(is_even, found)):  # single lines may be, in tiles of one row
+    if not any(map(is_even, found)):  # bands of single lines may be even, in tiles of one row
         lines = (in_bands(region, machine, 1, t, most_rows=1) for t in halves)
         found += [(pair.in_bands(config), config) for config in lines]
     _, config = parallel.fewest_unless_uneven(found, lambda way: way[0].total, is_even)
@@ -97,7 +97,7 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
 
 
 def _estimate(pair: _Pair, config: PairConfig, cut: PairConfig) -> PairEstimate:
-    """Both ways; `cut` has the bands of `config` for the size of the pair."""
+    """The estimate of both ways; `cut` has the bands of `config` for the size of the pair."""
     height = f"{cut.lines} line{'s' * (cut.lines > 1)}"
     return PairEstimate(
         separate=pair.separate(),
@@ -109,7 +109,7 @@ def _estimate(pair: _Pair, config: PairConfig, cut: PairConfig) -> PairEstimate:
 
 
 def _estimate_dynamic(region: Region, machine: Machine) -> PairEstimate:
-    """The answer for several sizes of images; the bands are those of any."""
+    """The decisive estimate among several sizes of images, with bands for any size."""
     if DepthwiseProblem.of(region.parts[0]).opens_image:
         ways = [in_open_bands(region, machine, t) for t in sorted({1, machine.threads})]
     else:
@@ -132,7 +132,7 @@ def _time_share(estimate: PairEstimate) -> float:
 
 
 def with_images(region: Region, images: int, size: int) -> Region:
-    """The pair with so many images, of so many lines and columns, where that is dynamic."""
+    """The pair with `images` images of `size` lines and columns, where these are dynamic."""
     first, second = region.parts
     known = one_image(first, images, size)
     rows = parts.with_rows(second, math.prod(known.output.shape[:-1]))
@@ -140,7 +140,7 @@ def with_images(region: Region, images: int, size: int) -> Region:
 
 
 def usual(region: Region, config: PairConfig) -> tuple[Region, PairConfig]:
-    """The pair for samples of dynamic sizes, and the configuration with its bands there."""
+    """The pair for samples of dynamic sizes, and the configuration with its bands for them."""
     if not DepthwiseProblem.of(region.parts[0]).opens_image:
         return region.sampled(), config
     known = with_images(region, 1, SAMPLE_EXTENT)
@@ -148,10 +148,10 @@ def usual(region: Region, config: PairConfig) -> tuple[Region, PairConfig]:
 
 
 def cut_lines(region: Region, config: PairConfig) -> PairConfig:
-    """The bands into which the kernel for any size of images cuts those of one size.
+    """Cuts images of one size into the bands of the kernel for any size.
 
-    A band has as many tiles of lines as have at most `config.pixels` pixels, at least one. Threads
-    have equally many bands of all images, and bands equally many lines, as far as that is possible.
+    A band has as many tiles of lines as fit into `config.pixels` pixels, at least one. As far as
+    possible, threads have equally many bands of all images, and bands equally many lines.
     """
     problem = DepthwiseProblem.of(region.parts[0])
     tiles = math.ceil(problem.rows.outputs / config.lines)
@@ -163,7 +163,7 @@ def cut_lines(region: Region, config: PairConfig) -> PairConfig:
 
 
 class _Pair:
-    """Both parts on a machine."""
+    """The costs of both parts on a machine."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
         self.machine = machine
@@ -197,7 +197,7 @@ class _Pair:
         return Cost(compute, weights=weights, between=between, barriers=barriers)
 
     def in_bands(self, config: PairConfig) -> Cost:
-        """One kernel."""
+        """One kernel that computes both parts in bands."""
         share = math.ceil(bands_of(self.problem, config.lines) / config.threads)
         lines = min(self.lines, share * config.lines)
         width = self.problem.columns.outputs
@@ -215,12 +215,12 @@ class _Pair:
         return Cost(compute, weights=weights, between=between, barriers=barriers)
 
     def _narrow(self, size: int) -> float:
-        """Microseconds to move 8-bit results between L1 and L2; no time for others."""
+        """Microseconds to move 8-bit results between L1 and L2; 0 for other types."""
         narrow = DataType(self.first.output.dtype).itemsize == 1
         return size / (NARROW_SHARE * self.machine.l2_rate) if narrow else 0.0
 
     def _own(self, first: DepthwiseConfig, second: MatmulConfig) -> float:
-        """The part of what a thread of the matmul reads that it wrote itself.
+        """Fraction of the data that a thread of the matmul reads which it wrote itself.
 
         The first kernel's threads share channels before they share lines.
         """
@@ -243,7 +243,7 @@ class _Pair:
         return cycles / self.machine.cycles_per_us
 
     def _weights(self, config: MatmulConfig, passes: float, compute: float) -> float:
-        """Microseconds that so many passes over the weight add to computing with it."""
+        """Microseconds that `passes` passes over the weight add to computing with it."""
         time = passes * self.weight / self.machine.l3_rate()
         if self.weight > self.machine.l2_bytes // 2:
             return max(0.0, time - compute) + self.machine.l3_exposed() * time
@@ -259,16 +259,16 @@ class PairConfig(Config, frozen=True, kw_only=True):
     Attributes
     ----------
     lines : int
-        Rows of the image whose pixels go through both parts together; of an image of dynamic size,
-        the fewest of them.
+        Lines of the image whose pixels go through both parts together; the fewest of them, if the
+        image's size is dynamic.
     threads : int
-        Threads that share the bands of so many lines.
+        Threads that share the bands.
     depthwise : DepthwiseConfig
-        Of the first part, on one thread.
+        Configuration of the first part, on one thread.
     pointwise : MatmulConfig
-        Of the second part, for the pixels of a band, on one thread.
+        Configuration of the second part, for the pixels of a band, on one thread.
     pixels : int
-        Of a band of more lines than the fewest, at most; 0 unless the image's size is dynamic.
+        Most pixels of a band with more than the fewest lines; 0 if the image's size is static.
     """
 
     lines: int
@@ -288,7 +288,7 @@ def check(region: Region, config: PairConfig, isa: Isa) -> tuple[DepthwiseProble
     Raises
     ------
     ConfigError
-        Saying what is not legal.
+        If the configuration is not legal; the message says why.
     """
     first, second = region.parts
     problem = depthwise_config.check(first, config.depthwise, isa)
@@ -310,7 +310,7 @@ def check(region: Region, config: PairConfig, isa: Isa) -> tuple[DepthwiseProble
 def in_bands(
     region: Region, machine: Machine, lines: int, threads: int, most_rows: int = 2
 ) -> PairConfig:
-    """Bands of so many lines or somewhat more, with the parts' own numbers for them.
+    """Bands of `lines` or somewhat more lines, with default configurations of the parts for them.
 
     Register tiles of the first part have at most `most_rows`.
     """
@@ -323,7 +323,7 @@ def in_bands(
 
 
 def in_open_bands(region: Region, machine: Machine, threads: int) -> PairConfig:
-    """Bands that fill half of L2, of images whose size is dynamic."""
+    """Bands that fill half of L2, for images of dynamic size."""
     first, second = region.parts
     depthwise = _of_first_part(region, machine)
     pixel_bytes = first.output.shape[-1] * DataType(first.output.dtype).itemsize
@@ -338,7 +338,7 @@ def in_open_bands(region: Region, machine: Machine, threads: int) -> PairConfig:
 
 
 def _of_first_part(region: Region, machine: Machine, most_rows: int = 2) -> DepthwiseConfig:
-    """The first part's numbers on one thread; its ring of rows goes on from band to band."""
+    """The first part's configuration on one thread; its ring of rows stays from band to band."""
     first = region.parts[0]
     config = depthwise_config.default_config(first, replace(machine, threads=1), most_rows)
     kernel = dot_kernel(first, machine.isa)
@@ -349,18 +349,18 @@ def _of_first_part(region: Region, machine: Machine, most_rows: int = 2) -> Dept
 
 
 def bands_of(problem: DepthwiseProblem, lines: int) -> int:
-    """Bands of so many lines of all images."""
+    """Number of bands of `lines` lines in all images."""
     return problem.batch * math.ceil(problem.rows.outputs / lines)
 
 
 def pointwise_rows(region: Region, lines: int) -> Region:
-    """The second part as if it had only the pixels of a band."""
+    """The second part with only the pixels of a band."""
     first, second = region.parts
     return parts.with_rows(second, lines * DepthwiseProblem.of(first).columns.outputs)
 
 
 def band_sizes(outputs: int) -> list[int]:
-    """Lines of bands that are worth trying: those that leave no thin one at the end."""
+    """Lines of bands that are worth trying: those that leave no thin last band."""
     return sorted({math.ceil(outputs / bands) for bands in range(1, outputs + 1)})
 
 

@@ -8,10 +8,10 @@ Every row of a part depends only on the same row of earlier parts. In mode "rows
 block of rows through all parts. So results between parts stay in the core's L2, and there is one
 barrier, at the end. In mode "columns", for few rows, all threads share each part, with a barrier
 after it. This is the coarse-grain fusion of Li et al., "oneDNN Graph Compiler" (arXiv 2301.01333),
-section VI. A number of rows that is known at run time only is cut into blocks when the kernel runs.
+section VI. A dynamic number of rows is cut into blocks at run time.
 
 The parts are regions like those outside of a chain. The attribute "sources" says where their inputs
-and operands come from (packing.py). The kernel's parameters are the merged region's inputs, then
+and operands come from (parts.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 
@@ -63,7 +63,7 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
         for factor in (1, 2, 4, 8):
             blocks = default.row_blocks
             for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
-                whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
+                whole = threads * math.ceil(row_blocks / threads)  # equally many for every thread
                 structures += cut_by_rows(region, machine, threads, whole)
     structures.append(by_columns(region, machine))
     others = [*structures]
@@ -84,7 +84,7 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
 
 
 def _retiled(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[MlpChainConfig]:
-    """A configuration with one register tile in all products, as far as it cuts them."""
+    """Configurations with one register tile for all products, as far as it divides them."""
     first, *_ = (part for part in region.parts if part.op == "matmul")
     rows = rows_of(first)
     if config.mode == "rows":
@@ -122,7 +122,7 @@ def reject(region: Region, isa: Isa) -> str | None:
 
 
 def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region whose number of rows is open, or None."""
+    """Why the template cannot build a region with a dynamic number of rows, or None."""
     for number, part in enumerate(region.parts):
         reason = template_for(part.op).opens(part, isa)
         if reason is not None:
@@ -145,11 +145,11 @@ def _reject_part(part: Region, isa: Isa) -> str | None:
     if not part.inputs[1].constant:
         return "a weight that is not constant"
     ranges = is_dynamic(part) or any(step.op == "range" for step in part.epilogue)
-    return "a range that all rows have together" if ranges else None
+    return "a range over all rows" if ranges else None
 
 
 def _reject_sources(region: Region, number: int) -> str | None:
-    """Why a part cannot read what it is given."""
+    """Why a part cannot read its sources, or None."""
     part, rows = region.parts[number], rows_of(region.parts[0])
     if rows_of(part) != rows:
         return f"{rows_of(part)} rows, not {rows}"
@@ -166,7 +166,7 @@ def _reject_sources(region: Region, number: int) -> str | None:
     return None
 
 
-# The products of a chain before they are built: their loops, their sizes, their kernels.
+# The products of a chain without building them: their loops, their sizes, their kernels.
 #
 # blocks of rows > the loops of every matmul, or those one after the other
 
@@ -177,7 +177,7 @@ def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
     if config.mode == "rows":
         groups = blocks_of(rows_of(region.parts[0]), config)
         blocks, rows = sum(group.count for group in groups), groups[0].size
-        share = rows_of(region.parts[0]) / rows  # a last block that is cut counts in part
+        share = rows_of(region.parts[0]) / rows  # a partial last block counts in part
     for part, found in zip(region.parts, config.of_parts(region), strict=True):
         if not isinstance(found, MatmulConfig):
             continue
@@ -185,13 +185,13 @@ def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
             yield from MATMUL.nests(part, found)
             continue
         (nest,) = MATMUL.nests(chain_parts.with_rows(part, rows), found)
-        # With the others' weights and rows in between, as much passes until a weight comes again.
+        # Other parts' weights and rows are read in between, until a weight is read again.
         kind = kind_of(config.threads > 1)
         yield within("row block", share, kind, nest, balance_of(blocks, config.threads))
 
 
 def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[Product]:
-    """Every matmul: of a block of rows, or as if it stood alone."""
+    """Every matmul: for a block of rows, or as if it were alone."""
     for number, (part, found) in enumerate(zip(region.parts, config.of_parts(region), strict=True)):
         if not isinstance(found, MatmulConfig):
             continue
@@ -209,7 +209,7 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
 
 @dataclass
 class ChainLoops:
-    """The parts, around the kernel's parameters."""
+    """Emits the parts, for the kernel's parameters."""
 
     region: Region
     configs: Sequence[chain_parts.PartConfig]
@@ -230,7 +230,7 @@ class ChainLoops:
         self.output = extents.reshaped(self.result, region.output, last.shape)
         self.pitches = []
         for number, (part, _) in enumerate(self.parts[:-1]):
-            # Elements from one row of a result to the next, for all who read it.
+            # Elements from one row of a result to the next, for all of its readers.
             reads = attributes.Source(True, number)
             pairs = zip(self.kernels, self.sources, strict=True)
             readers = [kernel for kernel, sources in pairs if sources[0] == reads]
@@ -244,7 +244,7 @@ class ChainLoops:
             tiles[0].admit()
 
     def run(self, first: Expr, rows: Index, most: int) -> None:
-        """All parts on a block of rows from `first` on; of a dynamic number, `most` or fewer."""
+        """Emits all parts for a block of rows from `first` on; `most` limits a dynamic block."""
         self._begin(first, most)
         tiles, zero = amx_tiles.TileTask(), tirx.const(0, "int32")
         for number, (_, config) in enumerate(self.parts):
@@ -256,7 +256,7 @@ class ChainLoops:
         tiles.release()
 
     def share(self, rows: int) -> None:
-        """Part after part, each shared among the threads of its configuration."""
+        """Emits part after part, each shared among the threads of its configuration."""
         self._begin(None, rows)
         for number, (_, config) in enumerate(self.parts):
             if isinstance(config, MatmulConfig):
@@ -299,14 +299,14 @@ class ChainLoops:
         return Epilogue(part, buffers, narrow, self.first, local)
 
     def _rows_read(self, number: int) -> tuple[Expr, chain_parts.Leading]:
-        """The buffer that a part's rows come from, and where a row lies in it."""
+        """The buffer that a part's rows come from, and the leading indices of a row in it."""
         given = self.given[number][0]
         if given is None:
             return self.results[self.sources[number][0].number], extents.row_itself
         return given, self._of_tensor(self.region.parts[number].inputs[0])
 
     def _rows_stored(self, number: int) -> tuple[Expr, chain_parts.Leading]:
-        """The buffer that a part's rows go to, and where a row lies in it."""
+        """The buffer that a part's rows go to, and the leading indices of a row in it."""
         if number < len(self.results):
             return self.results[number], extents.row_itself
         return self.output, self._of_tensor(self.region.parts[number].output)
@@ -365,7 +365,7 @@ class MlpChain(Template[MlpChainConfig]):
                     with emission.opaque_block("block"):
                         chain.run(first, size, size)
 
-                # In turn: the first blocks are the largest ones.
+                # Round robin: the first blocks are the largest ones.
                 with (
                     emission.task_loop(tasks, name="rows") as task,
                     I.serial(I.floordiv(count - 1 - task, tasks) + 1) as number,
@@ -388,13 +388,11 @@ MLP_CHAIN = register_template(MlpChain())
 
 
 def open_parts(region: Region) -> Region:
-    """The parts of a chain whose number of rows is known at run time only, as matrices.
+    """The chain with parts of as few dimensions as possible, for a dynamic number of rows.
 
         matmul [batch, sequence, 384] x [384, 512]  ->  rows of 384, batch * sequence of them
 
     Memory does not change. Between the parts are matrices of a block of rows anyway.
-
-    The chain with parts of as few dimensions as possible.
     """
     parts = []
     for part in region.parts:

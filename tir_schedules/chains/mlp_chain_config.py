@@ -1,8 +1,8 @@
 """What a chain is, and the configuration of its template.
 
 Two modes: "rows", where a task takes a block of rows through all parts, and "columns", where all
-threads work on one part after the other. Which is better, and how large a block is, cost.py
-estimates.
+threads work on one part after the other. cost.py estimates which mode is better, and how large a
+block is.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
     row_blocks : int
         Blocks of mode "rows".
     row_unit : int
-        Every block but the last has a multiple of so many rows, whole tiles of the kernels.
+        Every block but the last has a multiple of this number of rows, whole tiles of the kernels.
     matmuls : tuple of MatmulConfig
         One for each matmul, in order; in mode "rows" for one thread and the rows of a block.
     norms : tuple of NormalizeConfig
         One for each normalisation, in order.
     most_rows : int
-        Rows of a block where their number is known at run time only; the last one may have fewer.
+        Most rows of a block if their number is dynamic; the last block may have fewer.
     alone_rows : int
-        Up to so many rows, where that is not known, one thread takes all.
+        If the number of rows is dynamic, up to this number one thread takes all.
     """
 
     mode: Literal["rows", "columns"]
@@ -79,7 +79,7 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
         return [next(matmuls) if part.op == "matmul" else next(norms) for part in region.parts]
 
     def with_parts(self, region: Region, configs: Sequence[PartConfig]) -> MlpChainConfig:
-        """The configuration with others for the parts."""
+        """The configuration with other ones for the parts."""
         return msgspec.structs.replace(
             self,
             matmuls=tuple(c for c in configs if isinstance(c, MatmulConfig)),
@@ -98,14 +98,14 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     Raises
     ------
     ConfigError
-        Saying what is not legal.
+        If a configuration is not legal; the message says why.
     """
     limits = {"threads": 4096, "row_blocks": MOST_BLOCKS, "row_unit": MOST_BLOCKS}
     check_numbers(region, config, {**limits, "most_rows": MOST_BLOCKS})
     check_numbers(region, config, {"alone_rows": None}, least=0)
     configs = config.of_parts(region)
     if region.is_open and config.mode != "rows":
-        raise ConfigError(f"mode {config.mode} for any number of rows, for {region.key}")
+        raise ConfigError(f"mode {config.mode} for a dynamic number of rows, for {region.key}")
     for part, found in zip(region.parts, configs, strict=True):
         if isinstance(found, MatmulConfig):
             check_matmul(part, found, isa)
@@ -138,7 +138,7 @@ def blocks_of(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
 
 
 def by_rows(region: Region, machine: Machine, threads: int, row_blocks: int) -> MlpChainConfig:
-    """Mode "rows" with so many blocks, or fewer; the busiest thread has the least to multiply."""
+    """Mode "rows" with at most `row_blocks` blocks, so that the busiest thread multiplies least."""
     ways = cut_by_rows(region, machine, threads, row_blocks)
     return min(ways, key=lambda config: estimate(region, config, machine))
 
@@ -184,7 +184,7 @@ def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
 
 
 def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
-    """Mode "columns", each part as if it stood alone."""
+    """Mode "columns", with each part configured as if it were alone."""
     config = MlpChainConfig(mode="columns")
     return config.with_parts(region, [default_of(part, machine) for part in region.parts])
 

@@ -57,7 +57,7 @@ def sources_of(region: Region) -> attributes.Sources:
 
 
 def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | None]:
-    """What a part reads from outside, in the shapes that it reads it in; None: another's result."""
+    """The buffers that a part reads, in the shapes that it needs; None: another part's result."""
     part, found = region.parts[number], []
     for position, source in enumerate(region.sources[number]):
         index = source.number
@@ -74,7 +74,7 @@ def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | 
 
 
 def reject_inputs(region: Region) -> str | None:
-    """Why the parts cannot read the inputs, or are not what the region stores, or None."""
+    """Why the parts cannot read the inputs, or do not give the region's output, or None."""
     try:
         found = sources_of(region)
     except ConfigError as error:
@@ -89,7 +89,7 @@ def reject_inputs(region: Region) -> str | None:
         if not everywhere:
             return f"input {index} is not used"
         if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
-            return f"input {index} is a weight, and not one part's alone"
+            return f"input {index} is a weight that several parts read, or that is not constant"
     last = region.parts[-1].output
     if (region.output.dtype, region.output.size) != (last.dtype, last.size):
         return f"output {region.output} of a part with {last}"
@@ -97,7 +97,7 @@ def reject_inputs(region: Region) -> str | None:
 
 
 def with_rows(part: Region, rows: int) -> Region:
-    """A part as if it had only so many rows, for its default configuration."""
+    """A part with only `rows` rows, for its default configuration."""
     first, output = part.inputs[0], part.output
     attrs = {**part.attrs, "axis": 1} if "axis" in part.attrs else part.attrs
     return part.replace(
@@ -121,7 +121,7 @@ class PartsConfig(Protocol):
 
 
 def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:
-    """(part, number of the part's input) wherever a part reads an input in packed form."""
+    """(part, number of the part's input) for every read of an input in packed form."""
     return [
         (number, position)
         for number, (part, sources) in enumerate(zip(region.parts, sources_of(region), strict=True))
@@ -133,12 +133,12 @@ def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:
 
 
 class PartsInput(template.PackedInput):
-    """A weight as a part packs it, which may read it in another shape.
+    """A weight as a part packs it; the part may read it in another shape.
 
     Parameters
     ----------
     packed : PackedInput
-        As the part packs it.
+        The part's packing.
     read, stored : tuple of int
         Shape of the part's input, and of the merged region's.
     """
@@ -185,7 +185,7 @@ def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr
 
 
 def parts_kernel_name(region: Region, config: PartsConfig, isa: Isa) -> str:
-    """The parts' kernels, each once."""
+    """The names of the parts' kernels, each once."""
     pairs = zip(region.parts, config.of_parts(region), strict=True)
     names = [template.template_for(part.op).kernel_name(part, found, isa) for part, found in pairs]
     return " + ".join(dict.fromkeys(names))
@@ -194,7 +194,7 @@ def parts_kernel_name(region: Region, config: PartsConfig, isa: Isa) -> str:
 def row_pitch(made: Tensor, reader: microkernel.Microkernel | None) -> int:
     """Elements from one row of a result to the next.
 
-    Where tiles multiply it as it is, its rows are padded to their steps of K, and lie in different
+    If tiles multiply it directly, its rows are padded to whole steps of K, and lie in different
     sets of L1.
     """
     n = made.shape[-1]
@@ -204,7 +204,7 @@ def row_pitch(made: Tensor, reader: microkernel.Microkernel | None) -> int:
 
 
 def rows_between(made: Tensor, rows: Index, pitch: int) -> Expr:
-    """A buffer for so many rows of a result, in the calling thread; what pads them is 0."""
+    """A buffer for `rows` rows of a result, in the calling thread; its padding is 0."""
     kept = "uint16" if made.dtype == "bfloat16" else made.dtype  # see load_vector
     result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
     if pitch > made.shape[-1]:
@@ -224,9 +224,7 @@ def chain_reference(
 ) -> np.ndarray:
     """The meaning of a merged region by NumPy: that of its parts, one after the other.
 
-    Between parts, values are rounded as if they were stored (`region_reference`).
-
-    The result of a region whose attribute "sources" connects the parts.
+    Between parts, values are rounded as if they were stored.
 
     Parameters
     ----------
@@ -235,7 +233,7 @@ def chain_reference(
     inputs : list of ndarray
         Its inputs, constants unpacked.
     evaluate : callable
-        (part, its inputs and operands) -> its result; to see what becomes of an error.
+        (part, its inputs and operands) -> its result; another one shows the effect of an error.
     """
     results: list[np.ndarray] = []
     for part, sources in zip(region.parts, sources_of(region), strict=True):

@@ -34,7 +34,7 @@ def permuted(array: A, axes: Sequence[int]) -> A:
 
 
 def padded(array: A, behind: Sequence[int]) -> A:
-    """Zeros behind the elements of each axis."""
+    """Appends `behind` zeros to each axis."""
     if not any(behind):
         return array
     if isinstance(array, np.ndarray):
@@ -57,7 +57,7 @@ def chosen(array: A, axis: int, positions: Sequence[int] | np.ndarray) -> A:
 
 
 def joined(parts: Sequence[A]) -> A:
-    """All elements of the parts, one part behind the other: flat, an array on cache lines."""
+    """The elements of all parts in a flat array, one part after the other; on cache lines."""
     first = parts[0]
     if not isinstance(first, np.ndarray):
         flat = [relax.op.flatten(part) for part in parts]
@@ -78,7 +78,7 @@ def as_type(array: A, dtype: str) -> A:
 
 
 def product(left: np.ndarray, right: A) -> A:
-    """A matrix times the last two axes, float64."""
+    """A matrix times the last two axes, in float64."""
     left = left.astype(np.float64)
     if isinstance(right, np.ndarray):
         return np.matmul(left, right)
@@ -86,7 +86,7 @@ def product(left: np.ndarray, right: A) -> A:
 
 
 def as_bytes(numbers: A, count: int, dtype: str, each: int = 4) -> A:
-    """The lowest bytes of integers as elements of an 8-bit type, flat, as they lie in memory."""
+    """The lowest `each` bytes of integers as a flat array of an 8-bit type, in memory order."""
     if isinstance(numbers, np.ndarray):
         return numbers.reshape(-1, 1).view(dtype)[:, :each].reshape(-1)
     column = relax.op.reshape(numbers, (count, 1))

@@ -1,4 +1,4 @@
-"""Attributes of regions: their types, and how they stand in keys and in records.
+"""Attributes of regions: their types, their text in keys, and their form in records.
 
     strides = (2, 2)                                 strides=2,2
     sources = ((i0, i1, i2), (p0, i3, i4))           sources=i0,i1,i2;p0,i3,i4
@@ -43,12 +43,12 @@ LISTS_OF_NUMBERS = {
 
 
 def typed(name: str, value: Any) -> Attribute:
-    """An attribute as its type, however it is written.
+    """Converts an attribute to its type, from any of its forms.
 
     Raises
     ------
     ConfigError
-        If it does not have that type.
+        If that is impossible.
     """
     try:
         if name == CAUSAL:
@@ -75,7 +75,7 @@ def _number(item: Any) -> int:
 
 
 def attribute_text(value: Attribute) -> str:
-    """An attribute as it stands in a key."""
+    """The text of an attribute in a key."""
     if not isinstance(value, tuple):
         return str(value)
     if any(isinstance(item, tuple) and not isinstance(item, Source) for item in value):
@@ -84,7 +84,7 @@ def attribute_text(value: Attribute) -> str:
 
 
 def _source(item: Any) -> Source:
-    """A source from its text, or from what JSON makes of it."""
+    """A source from its text, or from its form in JSON."""
     if not isinstance(item, str):
         part, number = item
         return Source(bool(part), int(number))

@@ -51,7 +51,7 @@ def shares(total: int, parts: int) -> tuple[Group, ...]:
 
 
 def shares_of_units(total: int, parts: int, unit: int) -> tuple[Group, ...]:
-    """Cuts `total` into at most `parts` pieces of whole units, but for the tail of the last one.
+    """Cuts `total` into at most `parts` pieces of whole units; only the last one may have a tail.
 
     Sizes differ by one unit at most.
 
@@ -72,7 +72,7 @@ def shares_of_units(total: int, parts: int, unit: int) -> tuple[Group, ...]:
 
 
 def cut_in_units(total: int, most: int, unit: int) -> tuple[Group, ...]:
-    """Cuts `total` into pieces of at most `most`: whole units in all of them, the tail by itself.
+    """Cuts `total` into pieces of whole units, at most `most`; the tail is a separate piece.
 
     >>> cut_in_units(70, 64, 32)
     (Group(start=0, count=1, size=64), Group(start=64, count=1, size=6))
@@ -84,7 +84,7 @@ def cut_in_units(total: int, most: int, unit: int) -> tuple[Group, ...]:
 
 
 def panel_widths(n_vectors: int, threads: int, most: int) -> list[int]:
-    """Width of every panel of columns, in vectors; no panel crosses the shares of two threads.
+    """Width of every panel of columns, in vectors; no panel belongs to two threads.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def panel_widths(n_vectors: int, threads: int, most: int) -> list[int]:
 
 
 def thread_grids(threads: int) -> Iterator[tuple[int, int]]:
-    """Every (rows of threads, columns of threads) to which neither could be added.
+    """Every grid (rows, columns) of threads to which neither a row nor a column can be added.
 
     >>> list(thread_grids(5))
     [(1, 5), (2, 2), (5, 1)]
@@ -121,7 +121,7 @@ def grids_of(threads: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def busy_grid(m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
-    """A grid without the threads that could go without making another's part larger.
+    """A grid without the threads whose absence makes no other thread's part larger.
 
     >>> busy_grid(7, 32, 5, 10)
     (4, 8)
@@ -130,19 +130,19 @@ def busy_grid(m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
 
 
 def choose_thread_grid(sizes: Box, threads: Iterable[int], cost: Callable[[Box], float]) -> Box:
-    """The grid of threads for a product with the least cost.
+    """The grid of threads with the least cost for a product.
 
-    Tried are the largest grids of each number of threads. No grid has threads that could go without
-    making another's part larger.
+    It tries the largest grids of each number of threads, without the threads whose absence makes no
+    other thread's part larger.
 
     Parameters
     ----------
     sizes : tuple
         Rows, vectors of columns, and units of K.
     threads : iterable of int
-        How many to try at most.
+        Numbers of threads to try, each a limit.
     cost : callable
-        Of a grid.
+        grid -> cost.
     """
     best: Box = (1, 1, 1)
     least, seen = cost(best), {best}
@@ -190,9 +190,9 @@ def estimate_cycles(
     rows, vectors, k_block : int
         Most rows, vectors and steps of a tile.
     machine : Machine
-        What computes it.
+        The machine that computes it.
     rate : float or None
-        Products of vectors that start in a cycle; None: as many as FMAs.
+        Products of vectors that start in a cycle; None: the rate of FMAs.
     """
     k_blocks = math.ceil(k / k_block)
     cycles = 0.0
@@ -208,14 +208,12 @@ def estimate_cycles(
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels: how a matrix that a kernel reads as B lies in memory, packed.
+    """The layout of a packed matrix, which a kernel reads as B.
 
-        [K, N] -> panels of columns, one behind the other, each [K/kr][columns][kr]
+        [K, N] -> panels of columns, one after the other, each [K/kr][columns][kr]
 
-    K is a number of runs, each padded with zeros to whole steps of kr elements, as the kernel asks.
+    K consists of runs, each padded with zeros to whole steps of kr elements, as the kernel needs.
     N is padded to whole vectors.
-
-    The layout of one packed matrix.
 
     Attributes
     ----------
@@ -226,7 +224,7 @@ class Panels:
     widths : tuple of int
         Vectors of every panel.
     runs : int
-        Runs of rows.
+        Number of runs.
     """
 
     kernel: Microkernel
@@ -237,12 +235,12 @@ class Panels:
 
     @property
     def steps(self) -> int:
-        """Steps of K, of all runs."""
+        """Steps of K in all runs."""
         return self.runs * self.kernel.steps(self.k)
 
     @property
     def columns(self) -> int:
-        """Columns, padded."""
+        """Columns, padding included."""
         return sum(self.widths) * self.kernel.lanes
 
     @property
@@ -251,12 +249,12 @@ class Panels:
         return self.steps * self.kernel.kr * self.columns
 
     def start(self, panel: Any, width: Any, step: Any, vector: Any) -> Any:
-        """Where a vector of a panel lies; `panel` counts the vectors before the panel."""
+        """Index of a vector of a panel; `panel` counts the vectors before the panel."""
         group = self.kernel.lanes * self.kernel.kr
         return (panel * self.steps + step * width + vector) * group
 
     def pack(self, matrix: A) -> A:
-        """[runs * k, n] as the kernel reads it, flat."""
+        """Packs [runs * k, n] for the kernel, flat."""
         depth, kr, lanes = self.steps * self.kernel.kr, self.kernel.kr, self.kernel.lanes
         runs = reshaped(matrix, (self.runs, self.k, self.n))
         whole = padded(runs, (0, depth // self.runs - self.k, self.columns - self.n))
@@ -267,7 +265,7 @@ class Panels:
         return joined([sliced(steps, 1, *pair) for pair in itertools.pairwise(ends)])
 
     def unpack(self, expr: relax.Expr, position: int = 0) -> relax.Expr:
-        """[runs * k, n] as a Relax expression of what is packed from a position on."""
+        """[runs * k, n] as a Relax expression, from a packed matrix that begins at a position."""
         op, kr, panels = relax.op, self.kernel.kr, []
         for width in self.widths:
             columns = width * self.kernel.lanes
@@ -280,10 +278,10 @@ class Panels:
         return op.reshape(inside, (self.runs * self.k, self.n))
 
 
-# Which heights register tiles of a dynamic number of rows have, and which piece comes first.
+# Heights of register tiles for a dynamic number of rows, and the order of the pieces.
 #
 # There is machine code for each height. Code for all heights from 1 to 14 has 105 rows, and most of
-# them are never run. So only some heights are written out, and a tail is cut into several pieces:
+# them are never run. So there is code for some heights only, and a tail is cut into several pieces:
 # 13 rows into 5, 4 and 4. A tile with enough accumulators to hide the latency of its products is as
 # fast as a high one.
 
@@ -291,11 +289,11 @@ class Panels:
 # Accumulators that hide the latency of products: four cycles, two products a cycle.
 ENOUGH_ACCUMULATORS = 8
 TILE_OVERHEAD = 0.5  # of a tile, as products of a step of K
-# How much slower than in balanced pieces of all heights: on average, and at worst for totals that
-# fill a tile. A tile of one vector is of a narrow product, which is a small part of a model, and
-# needs many heights for little.
+# Allowed loss against balanced pieces of all heights: on average, and at worst for totals that fill
+# a tile. A tile of one vector belongs to a narrow product, which is a small part of a model, and
+# would need many heights for a small gain.
 LOSSES, NARROW_LOSSES = (0.015, 0.03), (0.15, 0.3)
-_SPAN = 3  # totals that are looked at, in tiles: larger ones begin with whole tiles
+_SPAN = 3  # totals that are examined, in tiles: larger ones begin with whole tiles
 
 
 @dataclass(frozen=True)
@@ -305,11 +303,11 @@ class TailHeights:
     Attributes
     ----------
     heights : tuple of int
-        What pieces are high, in rising order; the last is that of a whole tile.
+        Heights of pieces, in rising order; the last one is a whole tile.
     first : tuple of int
-        Rows that are left, fewer than those of two tiles -> the height of the next piece.
+        Remaining rows, fewer than those of two tiles -> height of the next piece.
     counts : tuple of int
-        The same rows -> how many pieces they are.
+        Remaining rows -> number of pieces.
     """
 
     heights: tuple[int, ...]
@@ -324,7 +322,7 @@ def tail_heights(most: int, vectors: int, least: int = 1) -> TailHeights:
     Parameters
     ----------
     least : int
-        No total is smaller, but for 0.
+        The smallest total, apart from 0.
     """
     least = min(least, most)  # tails of larger totals are those of a tile and more
     chosen = {1, most}
@@ -366,7 +364,7 @@ class _Cut:
 
 
 def _cuts(heights: tuple[int, ...], vectors: int, most: int) -> list[_Cut]:
-    """The best cut of 0, 1, 2, ... rows, the highest piece first."""
+    """The best cut of each of 0, 1, 2, ... rows, the highest piece first."""
     found = [_Cut(0.0, 0, 0)]
     for total in range(1, most):
         fitting = [height for height in heights if height <= total]
@@ -380,12 +378,12 @@ def _cuts(heights: tuple[int, ...], vectors: int, most: int) -> list[_Cut]:
 
 
 def _balanced(total: int, most: int, vectors: int) -> float:
-    """What the fewest pieces cost that differ by at most one row."""
+    """Cost of the fewest pieces that differ by at most one row."""
     pieces = math.ceil(total / most)
     base, larger = divmod(total, pieces)
     return larger * _cost(base + 1, vectors) + (pieces - larger) * _cost(base, vectors)
 
 
 def _cost(height: int, vectors: int) -> float:
-    """What a step of K of a tile costs, in products; it waits for products, loads or latency."""
+    """Cost of a step of K of a tile, in products: products, loads or latency are the limit."""
     return max(height * vectors, height + vectors, ENOUGH_ACCUMULATORS) + TILE_OVERHEAD

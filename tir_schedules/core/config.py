@@ -14,7 +14,7 @@ from .region import Region
 
 C = TypeVar("C", bound="Config")
 
-MOST = 1 << 30  # of any number: kernels count in int32
+MOST = 1 << 30  # limit of every number: kernels count in int32
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"not a {cls.__name__}: {error} in {fields}") from error
 
     def varied(self: C, name: str, values: Iterable[int]) -> Iterator[C]:
-        """The configuration, then those with another value of a field."""
+        """The configuration, then copies with other values of one field."""
         yield self
         for value in values:
             if value != getattr(self, name):
@@ -49,12 +49,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def check_numbers(
     region: Region, config: Config, most: Mapping[str, int | None], least: int = 1
 ) -> None:
-    """Refuses fields of a configuration below `least` or above their limit; of None, above MOST.
+    """Refuses fields of a configuration below `least` or above their limit; None means MOST.
 
     Raises
     ------
     ConfigError
-        Saying which field is out of range.
+        If a field is out of range; the message names it.
     """
     for name, limit in most.items():
         value = getattr(config, name)

@@ -19,14 +19,14 @@ from .extents import as_expr, buffer_shape, extent_scope
 from .region import Region, Tensor
 
 EXACT_BUFFERS = "tvm_hybrid.exact_buffers"
-"""Attribute of a function whose buffers TVM shall leave as they are: templates allocate what they
-need. To find out which part of them is used takes half of the time of TVM's passes on unrolled
-code, and minutes where sizes are expressions."""
+"""Attribute of a function whose buffers TVM leaves as they are: templates allocate what they need.
+TVM's search for the used part of each buffer takes half of the time of its passes on unrolled code,
+and minutes if sizes are expressions."""
 
 
 @contextmanager
 def kernel_function(name: str) -> Iterator[IRBuilder]:
-    """The function under construction; `get` of what comes out returns it, after the scope."""
+    """A scope in which a kernel is built; afterwards `get` of the builder returns the kernel."""
     with IRBuilder() as builder, I.prim_func(s_tir=True), extent_scope():
         I.func_name(name)
         I.func_attr({**NO_ALIAS, EXACT_BUFFERS: True})
@@ -56,11 +56,11 @@ def task_loop(
 ) -> Iterator[Expr]:
     """A loop over tasks, each an opaque block; on all threads if there are several.
 
-    With `threads`, so many share the tasks, as evenly as can be, and others get none. TVM alone
-    gives each thread the same number of tasks, rounded up, and so to some threads none.
+    With `threads`, that many threads share the tasks as evenly as possible, and others get none.
+    TVM alone gives each thread the rounded-up share of tasks, and so none to some threads.
 
-    `alone` is a condition under which one thread runs them all, of open sizes; the lowering pass
-    `launch_few` sees to that.
+    `alone` is a condition on dynamic sizes under which one thread runs all tasks; the lowering pass
+    `launch_few` implements it.
     """
     known = isinstance(tasks, int)
     if not parallel or not known or tasks == 1 or not 0 < threads < tasks:
@@ -80,12 +80,12 @@ def task_loop(
 
 
 def tensor_parameter(name: str, tensor: Tensor) -> Expr:
-    """A parameter of the function under construction, for a tensor as it is."""
+    """A parameter of the function under construction, for a tensor."""
     return parameter(name, buffer_shape(tensor.shape), tensor.dtype)
 
 
 def input_parameters(region: Region, first: int = 0) -> list[Expr]:
-    """The parameters for a region's inputs from the number `first` on, as they are."""
+    """The parameters for a region's inputs, from input number `first` on."""
     tensors = enumerate(region.inputs[first:], first)
     return [tensor_parameter(f"input{i}", tensor) for i, tensor in tensors]
 
@@ -97,19 +97,19 @@ def operand_parameters(region: Region) -> list[Expr]:
 
 # Loops over dynamic sizes: blocks, and register tiles of some heights.
 #
-# A register tile's height is a number that its code is written for. So there is code for each of
-# some heights (see `tail_heights`), and a branch chooses among them.
+# Code of a register tile is written for a fixed height. So there is code for each of some heights
+# (see `tail_heights`), and a branch chooses among them.
 
 
 def smallest(a: Index, b: Index) -> Index:
-    """The lesser of two sizes; a number if both are."""
+    """The smaller of two sizes; a number if both are numbers."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     return tirx.Min(as_expr(a), as_expr(b))
 
 
 def largest(a: Index, b: Index) -> Index:
-    """The greater of two sizes; a number if both are."""
+    """The larger of two sizes; a number if both are numbers."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return tirx.Max(as_expr(a), as_expr(b))
@@ -121,17 +121,17 @@ def named(size: Index) -> Index:
 
 
 def quarters(rows: int) -> list[int]:
-    """A quarter, a half, three quarters and all of the rows of a tile: what tails have code for."""
+    """A quarter, a half, three quarters and all of a tile's rows: tails have code for these."""
     return sorted({-(-rows * part // 4) for part in range(1, 5)})
 
 
 def which_size(left: Expr, sizes: Sequence[int]) -> Expr:
-    """The number of the first of some rising sizes that a tail fits in."""
+    """Index of the first of some rising sizes that a tail fits in."""
     return sum((tirx.Cast("int32", left > size) for size in sizes[:-1]), tirx.const(0, "int32"))
 
 
 def ceil_div(total: Index, by: Index) -> Any:
-    """A size over another one, rounded up."""
+    """Divides a size by another one, rounded up."""
     if isinstance(total, int) and isinstance(by, int):
         return -(-total // by)
     return I.floordiv(total + (by - 1), by)
@@ -156,14 +156,14 @@ def for_blocks(total: Expr, most: Index, body: Callable[[Expr, Expr], None]) -> 
 def balanced_blocks(
     total: Expr, most: int, unit: int
 ) -> tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]:
-    """The fewest blocks, and (start, size) of each by its number.
+    """Cuts a size into the fewest blocks: their count, and number -> (start, size) of a block.
 
-    They differ by at most one unit, but for the last.
+    Sizes differ by at most one unit, apart from the last block's.
 
     Parameters
     ----------
     total : Expr
-        What is cut; there are no blocks of 0.
+        The size to cut; 0 has no blocks.
     most : int
         The largest size of a block.
     unit : int
@@ -185,7 +185,7 @@ def balanced_blocks(
 
 @contextmanager
 def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Index]]:
-    """(number, count) of the parts that threads run; a single one if a condition holds."""
+    """A loop over the parts that threads run, (number, count); a single part if `alone` holds."""
     if threads == 1:
         with task_loop(1) as task:
             yield task, 1
@@ -197,7 +197,7 @@ def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Index]]:
 
 
 def share_of(total: Expr, number: Expr, parts: Index) -> tuple[Expr, Expr]:
-    """(start, size) of one of so many parts, which differ by at most one."""
+    """(start, size) of one of `parts` parts, which differ by at most one."""
     if isinstance(parts, int) and parts == 1:
         return tirx.const(0, "int32"), total
     first = materialise(I.floordiv(number * total, parts))
@@ -210,19 +210,19 @@ def for_tiles(
     body: Callable[[Expr, int], None],
     after: Callable[[Expr, Expr], None] | None = None,
 ) -> None:
-    """Runs `body(start, size)` for whole tiles and then for pieces of the tail, sizes as numbers.
+    """Runs `body(start, size)` for whole tiles, then for pieces of the tail; a size is a number.
 
     Parameters
     ----------
     total : Expr
-        What is cut; nothing runs for 0.
+        The size to cut; nothing runs for 0.
     after : callable or None
         (start, size as an expression) -> None; runs after each piece, written once for all sizes.
     """
     most = heights.heights[-1]
     whole = materialise(tirx.Max(I.floordiv(total, most) - 1, tirx.const(0, "int32")))
     count = whole + lookup(heights.counts, total - whole * most)
-    # Carried along: LLVM moves what is computed from the number into the innermost loop.
+    # Kept in memory: LLVM would move a computation from the number into the innermost loop.
     place = I.sblock_alloc_buffer((1,), "int32")
     I.buffer_store(place, tirx.const(0, "int32"), [0])
     with I.serial(materialise(count)) as number, opaque_block("piece"):
@@ -237,7 +237,7 @@ def for_tiles(
 
 
 def lookup(values: Sequence[int], at: Expr) -> Expr:
-    """One of some small numbers, out of 64-bit words."""
+    """The number at a place in a list of small numbers, which are packed in 64-bit words."""
     bits = max(values).bit_length()
     each = 63 // bits
     words = [values[start : start + each] for start in range(0, len(values), each)]
@@ -256,7 +256,7 @@ def lookup(values: Sequence[int], at: Expr) -> Expr:
 
 
 def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:
-    """Runs `body(number)` for the number that a value is, by halving; one branch for each."""
+    """Runs `body(number)` for the number that equals `value`, by bisection; a branch for each."""
     if len(numbers) == 1:
         with opaque_block("chosen"):
             body(numbers[0])
@@ -267,7 +267,7 @@ def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> 
 
 
 def branch(condition: Expr | bool, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """Emits `then()` for where a condition holds, and `otherwise()` for where it does not."""
+    """Emits `then()` for the case that a condition holds, and `otherwise()` for the other."""
     with I.If(condition):
         with I.Then():
             then()
@@ -278,7 +278,7 @@ def branch(condition: Expr | bool, then: Callable[[], None], otherwise: Callable
 def where_all(
     conditions: Sequence[Expr], then: Callable[[], None], otherwise: Callable[[], None]
 ) -> None:
-    """Emits `then()` for where all conditions hold, and `otherwise()` for where one does not."""
+    """Emits `then()` for the case that all conditions hold, and `otherwise()` for the other."""
     if conditions:
         branch(tirx.all(*conditions), then, otherwise)
     else:
@@ -286,7 +286,7 @@ def where_all(
 
 
 def repeat(count: Index, name: str, body: Callable[[Expr], None]) -> None:
-    """Runs `body(number)` so many times; each is an opaque block if their number is dynamic."""
+    """Runs `body(number)` `count` times; each is an opaque block if the count is dynamic."""
     if isinstance(count, int) and not count:
         return
     scope = nullcontext() if isinstance(count, int) else opaque_block(name)
@@ -324,7 +324,7 @@ def for_groups(groups: Sequence[Group], body: Callable[[Index, int], None]) -> N
 def for_part(
     group: Group, share: tuple[Expr, Expr] | None, body: Callable[[Index, int], None]
 ) -> None:
-    """Runs `body(start, size)` for the pieces of a group, or for a share (number, of how many)."""
+    """Runs `body(start, size)` for a group's pieces, or for a share (number, count) of them."""
     if share is None:
         for_groups([group], body)
         return
@@ -338,7 +338,7 @@ def for_share(
 ) -> None:
     """Runs `body(start, size)` for the piece number `index`; one branch for each size.
 
-    The groups are those after `before` pieces.
+    `before` is the number of pieces in groups before these.
     """
     group, *others = groups
 
@@ -369,7 +369,7 @@ def children(statement: tirx.Stmt) -> list[tirx.Stmt]:
 
 
 def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """The statement with others in the place of its `children`."""
+    """The statement with other statements in place of its `children`."""
     if not inside:
         return statement
     if isinstance(statement, s_tir.SBlock):

@@ -1,11 +1,11 @@
-"""Reads sizes that are known at run time only off a kernel's arguments.
+"""Reads dynamic sizes off a kernel's arguments.
 
     A: float32[batch, sequence, 384]  ->  batch and sequence are variables of the buffer's shape,
                                           extent(batch * sequence) their product
 
-Every different symbolic size of a parameter is a variable of its own; a size such as n + 1 also
-tells n. The kernel's loops get int32 values that TVM cannot look through: its analyzer takes
-minutes over chains of // and %.
+Every distinct symbolic size of a parameter is a separate variable; a size such as n + 1 also gives
+n. The kernel's loops get int32 values that TVM cannot look through: its analyzer takes minutes over
+chains of // and %.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .size import SymbolicSize, quotient
 
 @dataclass
 class _Scope:
-    """What is known in one function: the variables of its arguments, and their values."""
+    """Sizes in one function: the variables of its arguments, and their values."""
 
     variables: dict[SymbolicSize, tirx.Var] = field(default_factory=dict)
     values: dict[SymbolicSize, Expr] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def extent_scope() -> Iterator[None]:
 
 
 def buffer_shape(shape: Sequence[int]) -> tuple[Index, ...]:
-    """The shape of a parameter; a variable for each symbolic size that is new."""
+    """The shape of a parameter, with a variable for each symbolic size that is new."""
     found: list[Index] = []
     for size in shape:
         if isinstance(size, SymbolicSize):
@@ -65,7 +65,7 @@ def buffer_shape(shape: Sequence[int]) -> tuple[Index, ...]:
 
 
 def read_extents() -> None:
-    """Emits, once all parameters are there, the values of their symbolic sizes as int32."""
+    """Emits the values of all symbolic sizes as int32; to be called after the last parameter."""
     scope = _scopes.open[-1]
     for size, variable in scope.variables.items():
         scope.values[size] = materialise(cast("int32", variable))
@@ -77,7 +77,7 @@ def extent(size: int) -> Index:
     Raises
     ------
     CompileError
-        If no parameter tells a symbol.
+        If a symbol does not follow from the parameters.
     """
     if not isinstance(size, SymbolicSize):
         return size
@@ -90,7 +90,7 @@ def as_expr(size: Index) -> Expr:
 
 
 def allocated(size: int) -> Index:
-    """The same for the extent of a buffer of the kernel's own.
+    """A size as the extent of a buffer that the kernel allocates.
 
     TVM moves such a buffer to the beginning of the function, where only arguments are known.
     """
@@ -101,12 +101,12 @@ def allocated(size: int) -> Index:
 
 
 def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
-    """A size by what is known: itself, a factor of it, its symbols."""
+    """A size from known values: its own, that of a factor of it, or those of its symbols."""
     if size in values:
         return values[size]
     alone = all(SymbolicSize.of(name) in values for name in size.symbols)
     for known, value in values.items():
-        # A product of symbols may be known where they are not.
+        # A product of symbols may be known although the symbols are not.
         rest = quotient(size, known) if len(known.terms) > 1 or not alone else None
         if rest is not None:
             return value * (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
@@ -122,18 +122,18 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
 
 
 def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
-    """One symbol: known, or what a known sum has more than its other terms; or a part of that.
+    """One symbol: its known value, or a known sum less its other terms, over the symbol's factor.
 
-    Else the factor of a known product; 0 where another one is 0: then nothing has elements.
+    Else a known product over its other factors; 0 if one is 0, as nothing has elements then.
     """
     single = SymbolicSize.of(name)
     if single in values:
         return values[single]
     for known, value in values.items():
         others = {product: count for product, count in known.terms.items() if product != (name,)}
-        told = {SymbolicSize.of(each) in values for product in others for each in product}
+        are_known = {SymbolicSize.of(each) in values for product in others for each in product}
         count = known.terms.get((name,), 0)
-        if count > 0 and told <= {True}:
+        if count > 0 and are_known <= {True}:
             rest = sum((SymbolicSize({product: n}) for product, n in others.items()), start=0)
             part = value - _value(rest, values) if isinstance(rest, SymbolicSize) else value - rest
             return part if count == 1 else part // count
@@ -147,10 +147,10 @@ def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
                 other = tirx.Max(values[SymbolicSize.of(each)], tirx.const(1, "int32"))
                 value = tirx.floordiv(value, other)
             return value if count == 1 else value // count
-    raise CompileError(f"no argument tells the size {name}")
+    raise CompileError(f"no argument gives the size {name}")
 
 
-# Collapses dimensions to the fewest under which a tensor and its operands broadcast alike.
+# Merges dimensions as far as a tensor and its operands still broadcast alike.
 #
 #     output (2, 128, 384), operands (2, 128, 384) and ()     ->  output (98304,)
 #     output (2, 128, 384), operand (384,)                    ->  output (256, 384)
@@ -163,7 +163,7 @@ def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
 
 
 def broadcasts(shape: Sequence[int], output: Sequence[int]) -> bool:
-    """Whether a tensor broadcasts to an output, and not the other way round."""
+    """Whether a tensor broadcasts to the shape of an output."""
     if len(shape) > len(output):
         return False
     aligned = output[len(output) - len(shape) :]
@@ -171,7 +171,7 @@ def broadcasts(shape: Sequence[int], output: Sequence[int]) -> bool:
 
 
 def item_operands(region: Region) -> set[int]:
-    """Numbers of the operands of which single elements are read."""
+    """Numbers of the operands of which "item" steps read single elements."""
     return {step.args[0] - 1 for step in region.epilogue if step.op == "item"}
 
 
@@ -179,10 +179,10 @@ Merged = Callable[[Sequence[int]], tuple[int, ...]]
 
 
 def _merging(region: Region, kept: int, row: object = None) -> tuple[Merged, list[Tensor]]:
-    """(shape -> that of as few dimensions as possible, its operands as they are then).
+    """Returns a function that merges dimensions of a shape, and the operands with merged shapes.
 
-    The last `kept` dimensions stay, and an axis from which on there are `row` elements begins anew.
-    Single elements are read of some operands, which stay as they are, as do scalars.
+    The last `kept` dimensions stay, and no dimensions are merged across rows of `row` elements.
+    Operands of which single elements are read stay as they are, as do scalars.
     """
     output, listed = region.output.shape, item_operands(region)
     padded = {
@@ -245,7 +245,7 @@ def collapsed(region: Region) -> Region:
 #     [batch, sequence, 384] + [sequence, 384]  ->  [batch, sequence, 384], as it is
 #
 # An operand of which an "item" step reads a single element stays as it is. Memory does not change.
-# The kernel's parameters keep their shapes; `flat_view` sees them otherwise.
+# The kernel's parameters keep their shapes; `flat_view` declares other views of them.
 
 
 def flat_rows(region: Region, kept: int = 1) -> Region:
@@ -259,7 +259,7 @@ def flat_rows(region: Region, kept: int = 1) -> Region:
 
 
 def flat_operands(region: Region, operands: Sequence[Expr]) -> tuple[Region, list[Expr]]:
-    """`flat_rows` of a region, and the parameters of its operands as it has them."""
+    """`flat_rows` of a region, and its operands' parameters in the shapes that it has."""
     seen = flat_rows(region)
     return seen, operand_views(operands, region, seen)
 
@@ -279,7 +279,7 @@ def open_view(region: Region) -> Region:
 def matrix_view(
     region: Region, a: Expr, operands: Sequence[Expr], c: Expr
 ) -> tuple[Region, Expr, list[Expr], Expr]:
-    """`open_view` of a region, and its parameters, A and the result as matrices; reads sizes."""
+    """Reads sizes; returns `open_view` of a region, and A, operands and result in its shapes."""
     read_extents()
     seen = open_view(region)
     a = flat_view(a, region.inputs[0], seen.inputs[0])
@@ -288,17 +288,17 @@ def matrix_view(
 
 
 def row_itself(row: Expr) -> list[Expr]:
-    """The leading indices of a row of what is seen as a matrix."""
+    """The leading indices of a row of a matrix: the row itself."""
     return [row]
 
 
 def flat_view(buffer: Expr, tensor: Tensor, seen: Tensor) -> Expr:
-    """A parameter under the shape of another tensor of as many elements."""
+    """A parameter in the shape of another tensor of equally many elements."""
     return reshaped(buffer, tensor, seen.shape)
 
 
 def reshaped(buffer: Expr, tensor: Tensor, shape: Sequence[int]) -> Expr:
-    """A parameter under another shape of as many elements."""
+    """A parameter in another shape of equally many elements."""
     if tensor.shape == shape:
         return buffer
     align = max(1, DataType(tensor.dtype).itemsize)
@@ -311,11 +311,11 @@ def as_elements(buffer: Expr, tensor: Tensor) -> Expr:
 
 
 def operand_views(operands: Sequence[Expr], region: Region, seen: Region) -> list[Expr]:
-    """The parameters of a region's operands, in the shapes that another view of it has."""
+    """The parameters of a region's operands, in their shapes in another view of the region."""
     return list(map(flat_view, operands, region.operands, seen.operands))
 
 
-# Distances of rows that tile registers load: not those at which lines displace each other.
+# Distances of rows for tile loads: none at which lines evict each other.
 #
 # L1 has 64 sets of lines. Rows that are 2048 bytes apart lie in two of them, and rows 4096 bytes
 # apart in one: 16 rows of a tile are more than the 12 lines that a set holds.
@@ -323,13 +323,13 @@ def operand_views(operands: Sequence[Expr], region: Region, seen: Region) -> lis
 
 _CROWDED = 2048
 _LINE = 64  # bytes
-# oneDNN copies A (brgemm matmul, `use_buffer_a`) where K is a power of two from 4096 bytes on and
-# there are so many rows. A copy has to pay by as many columns.
+# oneDNN copies A (brgemm matmul, `use_buffer_a`) if K is a power of two from 4096 bytes on and
+# there are that many rows. A copy pays only for that many columns.
 _FAR, _MANY_ROWS, _MANY_COLUMNS = 4096, 1024, 512
 
 
 def uncrowded(elements: int, item: int) -> int:
-    """A distance of rows of our own choice: a line more where rows would share few sets.
+    """A distance of rows in a buffer of ours: a line more if the rows would share few sets.
 
     >>> uncrowded(4096, 1), uncrowded(4032, 1), uncrowded(1024, 2)
     (4160, 4032, 1056)
@@ -338,14 +338,14 @@ def uncrowded(elements: int, item: int) -> int:
 
 
 def worth_copying(pitch: int, item: int, rows: int, columns: int) -> bool:
-    """Whether rows of A that lie so far apart are copied to another distance before they are read.
+    """Whether rows of A are copied to another distance before tiles load them.
 
     Parameters
     ----------
     pitch, item : int
         Elements from one row to the next, and bytes of one.
     rows, columns : int
-        Of the product.
+        Size of the product.
     """
     many = rows >= _MANY_ROWS and columns >= _MANY_COLUMNS
     return many and pitch * item % _FAR == 0

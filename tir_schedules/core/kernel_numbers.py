@@ -12,8 +12,8 @@ After `numbers_as_parameter(matmul, {0: 0}, place=2)`
 
 This costs nothing: machine code reads a constant from memory, too. `tirx.noalias` says that no
 other pointer reaches the parameter, so LLVM places its load where that of the constant would be.
-Constants are the f32 numbers, and those integers that are terms of what all lanes of a vector get,
-which is where zero points are. The parameter has their bits, as int32. Constants are numbered in
+Constants are the f32 numbers, and the integers in sums and products that are broadcast to all
+lanes: zero points are there. The parameter has their bits, as int32. Constants are numbered in
 the order of TVM's structural traversal.
 """
 
@@ -96,7 +96,7 @@ def filled(
 def different_columns(
     members: Sequence[tuple[np.uint32, ...]],
 ) -> tuple[dict[int, int], list[np.ndarray]]:
-    """What `numbers_as_parameter` moves out of kernels that differ only in their numbers.
+    """The numbers that `numbers_as_parameter` moves out of kernels that differ only in numbers.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def numbers_as_parameter(
     moved : mapping of int to int
         Which numbers, and where in the tensor each is.
     place : int
-        Of the new parameter among the others: a float32 tensor as long as `moved` needs it.
+        Position of the new parameter, a float32 tensor as long as `moved` needs it.
     """
     length = 1 + max(moved.values())
     tensor = tirx.decl_buffer((length,), "float32", "S", data_alignment=4, layout=None)
@@ -160,9 +160,9 @@ def _each_number(
     change: Callable[[int, Expr], Expr],
     trace: placeholders.Trace | None = None,
 ) -> tirx.Stmt:
-    """A body with every number replaced by what `change(its place, it)` gives.
+    """A body with `change(place, number)` in place of every number.
 
-    A trace's placeholders stand for numbers, too.
+    Placeholders of a trace count as numbers.
     """
     count = 0
 
@@ -198,37 +198,36 @@ def _each_number(
 
 
 def _placeholder(value: Expr, trace: placeholders.Trace) -> placeholders.Placeholder | None:
-    """The placeholder that an expression stands for, if it does."""
+    """The placeholder that an expression stands for, or None."""
     number = placeholders.number_of(value) if isinstance(value, ir.Call) else None
     return None if number is None else trace.numbers[number]
 
 
 def _bits(value: float, element: str) -> np.uint32:
-    """The bits of a number, as those of 32 bits."""
+    """The bits of a number as float32 or int32."""
     return (np.float32 if element == "float32" else np.int32)(value).view(np.uint32)
 
 
-# Remembers what was found for a region, for all regions that differ in numbers only.
+# Remembers a function's result for a region, for all regions that differ only in numbers.
 #
 #     config = FormMemo(lambda region: template.default_config(region, machine))
-#     config(layer_1)     # asks
-#     config(layer_2)     # remembers: the same but for scales and zero points, and no answer
-#     depends
-#                         # on those, or they are alike in all that was asked about them
+#     config(layer_1)     # calls the function
+#     config(layer_2)     # remembers: only scales and zero points differ, and every decision about
+#                         # them has the same outcome
 #
-# The function is asked with placeholders for all numbers, so its conditions are known.
+# The function is called with placeholders for all numbers, which record its decisions.
 
 
 T = TypeVar("T")
 
 
 class FormMemo(Generic[T]):
-    """A function of regions that remembers.
+    """Remembers the results of a function of regions.
 
     Parameters
     ----------
     function : callable
-        Region -> result, which is not changed afterwards. It depends on the region alone.
+        Region -> result, which is not changed afterwards and depends on the region alone.
     """
 
     def __init__(self, function: Callable[[Region], T]) -> None:
@@ -245,7 +244,7 @@ class FormMemo(Generic[T]):
         with_placeholders, trace = traced(region)
         try:
             result = self.function(with_placeholders)
-        except (TvmHybridError, TypeError):  # code that takes nothing but a number
+        except (TvmHybridError, TypeError):  # code that needs real numbers
             return self.function(region)
         if _has_placeholder(result):
             return self.function(region)

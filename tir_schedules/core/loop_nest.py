@@ -6,8 +6,8 @@
               for lane  vector      ...
 
 A cost model reads this instead of the program (Chen et al., arXiv 1805.08166, section 3.1):
-building a program takes longer than making a thousand of these. Where pieces differ in size, a size
-is their average, so it may be a fraction.
+building a program takes longer than making a thousand of these. If pieces differ in size, the
+average counts, so a size may be a fraction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from microkernels.vector.expressions import Expr
 
 Kind = Literal["parallel", "serial", "reduction", "unrolled", "vector"]
 Bytes = tuple[float, float, float]
-"""Of every buffer: what is read many times (A), what is constant or packed (B), what is written."""
+"""Bytes of buffers that are read many times (A), constant or packed (B), and written."""
 
 KINDS: tuple[Kind, ...] = ("parallel", "serial", "reduction", "unrolled", "vector")
 
@@ -41,7 +41,7 @@ class Loop(NamedTuple):
     kind : str
         One of KINDS; "reduction" is a serial loop over what is summed.
     touched : tuple of float
-        Different bytes of every buffer that one run of the loop, all of its iterations, touches.
+        Distinct bytes of each kind of buffer that one run of the loop, all iterations, touches.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopNest:
-    """One product, or what else takes its time, of a kernel.
+    """One product of a kernel, or another part that takes time.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class LoopNest:
     operations : float
         Multiply-adds, as the problem states them.
     useful : float
-        Their share in those that are executed: padded lanes, rows and steps are the rest.
+        Their fraction of the executed ones; the others are on padded lanes, rows and steps.
     balance : float
         Average work of a thread over that of the busiest.
     """
@@ -73,7 +73,7 @@ class LoopNest:
 
 
 def nested(loops: Iterable[Loop]) -> tuple[Loop, ...]:
-    """The loops, of which none touches more than one around it: of averages one might."""
+    """The loops; none touches more than the loop around it, as averages might."""
     found: list[Loop] = []
     for loop in loops:
         if found:
@@ -84,7 +84,7 @@ def nested(loops: Iterable[Loop]) -> tuple[Loop, ...]:
 
 
 def within(name: str, count: float, kind: Kind, nest: LoopNest, balance: float) -> LoopNest:
-    """A nest inside a loop of so many passes, each of which reads all of B."""
+    """A nest inside a loop of `count` passes, each of which reads all of B."""
     a, b, c = nest.loops[0].touched
     whole = Loop(name, count, kind, (a * count, b, c * count))
     operations = nest.operations * count
@@ -113,9 +113,9 @@ def product_loops(
     extents : tuple
         Rows, vectors of columns, steps of K.
     tiling : Tiling
-        Most of each; pieces are balanced.
+        Limits of each; pieces are balanced.
     lanes : int
-        Results of a vector.
+        Lanes of a vector.
     """
     m, n, k = extents
     row, column, step = names
@@ -141,7 +141,7 @@ def product_loops(
 def register_tile(
     rows: float, vectors: float, steps: float, lanes: int, names: Sequence[str]
 ) -> list[Loop]:
-    """The loops of a register tile over so many steps of K."""
+    """The loops of a register tile over `steps` steps of K."""
     row, column, step = names
     line = 4.0 * lanes
     results = line * rows * vectors
@@ -154,7 +154,7 @@ def register_tile(
 
 
 def pieces(total: float, most: float) -> int:
-    """In how many pieces of at most `most` something is cut.
+    """Number of pieces of at most `most` that something is cut into.
 
     >>> pieces(128, 6)
     22
@@ -163,7 +163,7 @@ def pieces(total: float, most: float) -> int:
 
 
 def balance_of(work: int, threads: int) -> float:
-    """Average pieces of work of a thread over those of the busiest.
+    """Average number of pieces of work of a thread over that of the busiest.
 
     >>> balance_of(5, 4)
     0.625
@@ -180,11 +180,11 @@ class LaneTotals:
     Parameters
     ----------
     lanes : int
-        Of a vector.
+        Lanes of a vector.
     start : float
-        What every lane begins with.
+        Initial value of every lane.
     slots : int
-        Vectors.
+        Number of vectors.
     dtype : str
         Type of an element.
     """

@@ -4,8 +4,8 @@
         extents (3136, 32), strides (96, 1), offset 64
 
 The flat index of the part is split into digits, coarse to fine; `extents` are their ranges,
-`strides` their distances in memory. A tensor of another shape with as many elements fits the same
-placement if its axes divide the digits. The coarsest digit may be symbolic: rows of any number.
+`strides` their distances in memory. A shape with equally many elements fits the same placement if
+its axes divide the digits. The coarsest digit may be symbolic: a dynamic number of rows.
 
     concat of [n, 56, 64] and [n, 56, 32] along the last axis, second part:
         extents (n * 56, 32), strides (96, 1), offset 64
@@ -39,9 +39,9 @@ class Placement:
     Attributes
     ----------
     extents, strides : tuple of int
-        Digits of the flat index, coarse to fine, and how far apart their values lie.
+        Digits of the flat index, coarse to fine, and the distance of their values in memory.
     offset : int
-        Where element 0 lies.
+        Position of element 0.
     """
 
     extents: tuple[int, ...]
@@ -50,7 +50,7 @@ class Placement:
 
     @staticmethod
     def whole(size: int) -> Placement:
-        """Of a tensor that is all there is."""
+        """The placement of a tensor that is not part of another one."""
         return Placement((size,), (1,))
 
     @property
@@ -61,8 +61,8 @@ class Placement:
     def strides_of(self, shape: Sequence[Any]) -> tuple[Any, ...] | None:
         """Distances along the axes of a tensor of this shape; None if they are not constant.
 
-        If the coarsest digit is symbolic, extents and distances may be expressions. That the tensor
-        has as many elements is not checked then.
+        If the coarsest digit is symbolic, extents and distances may be expressions, and the number
+        of elements is not checked.
         """
         is_rows = is_open(self.extents)
         known = all(map(_is_known, shape))
@@ -73,7 +73,7 @@ class Placement:
         for extent in reversed(shape):
             size, stride = digits.pop() if digits else (1, 1)
             while not _divides(extent, size) and digits and digits[-1][1] == size * stride:
-                size = size * digits.pop()[0]  # the next digit goes on where this one ends
+                size = size * digits.pop()[0]  # the next digit continues this one
             if not _divides(extent, size):
                 return None
             found.append(stride)
@@ -84,9 +84,9 @@ class Placement:
         return tuple(found[::-1]) if len(digits) == is_rows else None
 
     def part(self, row: int, first: int, size: int) -> Placement | None:
-        """Columns `first` to `first + size` of every row of so many elements.
+        """Columns `first` to `first + size` of every row of `row` elements.
 
-        None if a row does not lie in one piece.
+        Returns None if a row is not contiguous.
         """
         digits = list(zip(self.extents, self.strides, strict=True))
         piece, stride = digits.pop()
@@ -111,11 +111,11 @@ def _divides(extent: Any, size: int) -> bool:
     return isinstance(size, SymbolicSize) or (_is_known(extent) and size % extent == 0)
 
 
-# Claims: shares of work in pieces, which threads take one after the other, not beforehand.
+# Claims: threads take the pieces of work at run time, one after the other, not beforehand.
 #
-# Each thread takes the pieces of its own share, in order. Then it takes those that its neighbours
-# have not begun, so that a thread that is slower for a while, or wakes late, holds nobody up. While
-# all are as fast, each thread works on the same memory at every call.
+# Each thread takes the pieces of its own share, in order. Then it takes pieces of its neighbours'
+# shares that nobody has begun, so that a thread that is slower for a while, or wakes late, holds
+# nobody up. If all threads are equally fast, each works on the same memory at every call.
 #
 # The idea is work stealing (Blumofe and Leiserson, JACM 46(5), 1999), with one counter for a share
 # in place of a deque, and neighbours in place of victims at random: cores next to each other often
@@ -123,7 +123,7 @@ def _divides(extent: Any, size: int) -> bool:
 
 
 MOST_SHARES = 4
-"""Shares that one thread takes pieces of, its own among them."""
+"""Shares from which one thread takes pieces, its own one included."""
 _LINE = 16  # int32 of a cache line; each counter has its own
 
 
@@ -134,16 +134,16 @@ class Claims:
     Attributes
     ----------
     counters : Buffer
-        How many pieces of each share were taken.
+        Number of pieces taken, for each share.
     share : Expr
-        Which of them it is.
+        The number of this share.
     """
 
     counters: Expr
     share: Expr
 
     def each(self, pieces: Expr, body: Callable[[Expr], None]) -> None:
-        """Runs `body(number)` for those of `pieces` pieces that nobody else takes."""
+        """Runs `body(number)` for those of `pieces` pieces that this thread takes."""
         counter = self.counters[self.share * _LINE]
         with I.serial(pieces), opaque_block("claim"), I.If(counter < pieces), I.Then():
             number = materialise(count_arrival(counter))
@@ -153,9 +153,9 @@ class Claims:
 
 @contextmanager
 def claimed_shares(shares: int, alone: Expr | None = None) -> Iterator[tuple[Expr, Claims]]:
-    """(task, claims): the loop over tasks, and in each over the shares that it takes pieces of.
+    """The loop over tasks and, in each, over the shares of its pieces: yields (task, claims).
 
-    `alone` as of `task_loop`.
+    `alone` is that of `task_loop`.
     """
     with opaque_block("shares"):
         counters = I.sblock_alloc_buffer((shares * _LINE,), "int32", align=64)
@@ -172,18 +172,18 @@ def claimed_shares(shares: int, alone: Expr | None = None) -> Iterator[tuple[Exp
 
 
 def cache_parameter(name: str, tensor: Tensor) -> tuple[Expr, int]:
-    """Parameters for keys or values in tensors that may have room for more rows.
+    """A parameter for keys or values in a tensor that may have room for more rows.
 
         cache: float32[batch, heads, rows, columns]     strides (any, S, columns, 1)
 
-    A head's rows lie behind each other, and heads, of all batches, S elements apart: `rows *
-    columns`, or more where the tensor is the first rows of each head of a larger one.
+    A head's rows are contiguous, and heads, across all batches, are S elements apart: `rows *
+    columns`, or more if the tensor is the first rows of each head of a larger one.
 
-    The parameter of the function under construction, and S; a symbol if heads are several.
+    Returns the parameter of the function under construction, and S: a symbol for several heads.
     """
     *leading, rows, columns = tensor.shape
     shape = buffer_shape(tensor.shape)
-    # Of a dimension of one element the stride means nothing.
+    # The stride of a dimension of one element means nothing.
     moving = [axis for axis, size in enumerate(leading) if size != 1]
     if not moving:
         return parameter(name, shape, tensor.dtype), rows * columns

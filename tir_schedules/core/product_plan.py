@@ -1,8 +1,8 @@
-"""ProductPlan: how one product A[m, k] B[k, n] is cut, for all who have to agree on it.
+"""ProductPlan: how one product A[m, k] B[k, n] is cut; all users of the cuts agree on it.
 
     loops            blocks of rows, panels of columns, blocks of K, register tiles
     packing of B     panels that no two threads share
-    loop nests       the same as numbers, for tuning
+    loop nests       the loops as numbers, for tuning
     predictions      tiles and tails of the busiest thread's part
 
 Pieces of one loop differ by at most one (`balanced`); only tile registers have a tail of rows.
@@ -30,14 +30,14 @@ from .region import Region
 # prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
 # limit, prefetching was 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
-# Of a weight of more bytes the tiles of a panel share the fetching of the next one, whatever the
-# number of rows: it leaves the second-level cache between two blocks of rows. A prefetch needs
-# PRODUCTS_PER_SHARE products.
+# For a weight of more bytes, the tiles of a panel share the prefetches of the next panel, for any
+# number of rows: the weight leaves the second-level cache between two blocks of rows. A prefetch
+# needs PRODUCTS_PER_SHARE products.
 FAR_WEIGHT, PRODUCTS_PER_SHARE = 256 << 10, 4
-# Rows of a tile that has time to fetch, with AVX-512.
+# Rows of a tile that has time to prefetch, with AVX-512.
 FETCHING_ROWS = 4
-# Tiles of a panel of 8-bit integers that share the fetching: more have time enough, and would lose
-# a twentieth by one more instruction a step.
+# Most tiles of a panel of 8-bit integers that share the prefetches: with more tiles there is time
+# enough, and one more instruction a step would cost a twentieth.
 MOST_SHARES = 10
 # Bytes of A that stay in L1 from one panel to the next; CPUs with tiles have 48 KB.
 STAYS = 32 << 10
@@ -91,7 +91,7 @@ class ProductPlan:
     runs : int
         Runs of K, each padded to whole steps.
     k_align : int
-        Every block of K begins at a multiple of so many steps.
+        Every block of K begins at a multiple of this number of steps.
     """
 
     kernel: Microkernel
@@ -110,19 +110,19 @@ class ProductPlan:
 
     @staticmethod
     def of(config: TileConfig, m: int, n: int, k: int, **fields: int) -> ProductPlan:
-        """The plan of a configuration; `fields` are further ones."""
+        """The plan of a configuration; `fields` sets further ones."""
         for name in ("rows", "vectors", "m_block", "k_block"):
             fields[name] = getattr(config, name)
         return ProductPlan(kernel=microkernel_named(config.kernel), m=m, n=n, k=k, **fields)
 
     @property
     def fetches_evenly(self) -> bool:
-        """Whether the tiles of a panel share the fetching of the next one.
+        """Whether the tiles of a panel share the prefetches of the next panel.
 
-        On AVX2 they are up to 1.5 times as fast, those of all types, the weight in memory (Zen 3,
-        8x512x2048 of 8-bit integers: 194 instead of 303 us). With AVX-512 those of floats are, from
-        four rows on, the weight in L3 (Emerald Rapids, 128x768x3072 of f32: 3.4 instead of 4.4 ms);
-        8-bit integers are as fast either way, and one or two rows slower by 4% to 9%.
+        On AVX2 this is up to 1.5 times as fast, for all types, if the weight is in memory (Zen 3,
+        8x512x2048 of 8-bit integers: 194 instead of 303 us). With AVX-512 it is faster for floats,
+        from four rows on, if the weight is in L3 (Emerald Rapids, 128x768x3072 of f32: 3.4 instead
+        of 4.4 ms); 8-bit integers are as fast either way, one or two rows are slower by 4% to 9%.
         """
         kernel = self.kernel
         step_bytes = kernel.lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)
@@ -133,7 +133,7 @@ class ProductPlan:
 
     @property
     def most_shares(self) -> int:
-        """Tiles of a panel that share the fetching, if `fetches_evenly`; 0: any number."""
+        """Most tiles of a panel that share prefetches, if `fetches_evenly`; 0: no limit."""
         return MOST_SHARES if self.kernel.b_dtype == "int8" else 0
 
     @property
@@ -154,22 +154,22 @@ class ProductPlan:
 
     @property
     def row_shares(self) -> tuple[Group, ...]:
-        """Rows of every thread along them."""
+        """Rows of every thread along the rows."""
         return shares(self.m, min(self.threads_m, self.m))
 
     @property
     def column_shares(self) -> tuple[Group, ...]:
-        """Vectors of columns of every thread along them."""
+        """Vectors of columns of every thread along the columns."""
         return shares(self.n_vectors, min(self.threads_n, self.n_vectors))
 
     @property
     def k_unit(self) -> int:
-        """Steps of K that are not cut."""
+        """Steps of K that are never cut."""
         return math.lcm(self.k_align, self.kernel.depth)
 
     @property
     def k_shares(self) -> tuple[Group, ...]:
-        """Steps of K of every thread along them; the last unit may be smaller."""
+        """Steps of K of every thread along K; the last unit may be smaller."""
         return shares_of_units(self.steps, self.threads_k, self.k_unit)
 
     @property
@@ -191,12 +191,12 @@ class ProductPlan:
         return max(size for share in self.k_shares for _, size in self.pieces_of(share.size))
 
     def pieces_of(self, steps: int) -> list[tuple[int, int]]:
-        """The blocks of so many steps of K."""
+        """The blocks of `steps` steps of K."""
         groups = self.piece_groups(steps)
         return [(g.start + i * g.size, g.size) for g in groups for i in range(g.count)]
 
     def piece_groups(self, steps: int) -> Sequence[Group]:
-        """The same, those of one size together."""
+        """`pieces_of`, with blocks of one size in one group."""
         return shares_of_units(steps, math.ceil(steps / self.k_block), self.k_unit)
 
     def passing(self, rows: int, steps: int) -> str:
@@ -205,14 +205,14 @@ class ProductPlan:
         Parameters
         ----------
         rows, steps : int
-            Of a block of rows and a piece of K.
+            Size of a block of rows and of a piece of K.
         """
         if rows <= self.rows:
             return "B"
         return "" if 4 * rows * steps <= STAYS else "A"
 
     def bands(self, rows: int) -> list[tuple[int, tuple[Group, ...]]]:
-        """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""
+        """Rows as (tile height, blocks): tiles are configured for a height; tails come last."""
         if not self.kernel.by_tiles:
             return [(min(self.rows, rows), balanced(rows, self.m_block))]
         pieces = cut_in_units(rows, self.m_block, self.rows)
@@ -223,7 +223,7 @@ class ProductPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """What the busiest thread does of one product.
+    """The busiest thread's part of one product.
 
     Attributes
     ----------
@@ -232,13 +232,13 @@ class Product:
     plan : ProductPlan
         How it is cut.
     copies : int
-        How many such products one call does; 0 if that is not known beforehand.
+        Number of such products in one call; 0 if it is not known beforehand.
     cycles : float
-        Estimated.
+        Estimated cycles.
     others : callable
-        () -> kernels that could compute it, and the estimated cycles then.
+        () -> other kernels for the product, each with its estimated cycles.
     name : str
-        Which product of the region it is; "" of the only one.
+        Name of the product in its region; "" if it is the only one.
     filled : tuple of int or None
         Rows and elements of K that tiles are filled with; None: all of them.
     """
@@ -252,7 +252,7 @@ class Product:
     filled: tuple[int, int] | None = None
 
 
-# Integer products: what a region's attributes say of types, zero points and further inputs.
+# Integer products: a region's attributes for types, zero points and further inputs.
 #
 # `a_zero_point` and `b_zero_point` are numbers, or "input" for a further input (a scalar for A; one
 # int32 for each column of a constant B), or, for A, "range": a f32 input of two elements, scale and
@@ -265,7 +265,7 @@ def is_integer(region: Region) -> bool:
 
 
 def zero_point_inputs(region: Region) -> list[str]:
-    """What the inputs after A and B are, in order: "range", "a", "b"."""
+    """The kinds of the inputs after A and B, in order: "range", "a", "b"."""
     attrs = region.attrs
     found = []
     if "range" in (attrs.get("a_scale"), attrs.get("a_zero_point")):
@@ -274,7 +274,7 @@ def zero_point_inputs(region: Region) -> list[str]:
 
 
 def reject_zero_points(region: Region) -> str | None:
-    """Why the further inputs of an integer product make no sense, or None."""
+    """Why the further inputs of an integer product are inconsistent, or None."""
     names = zero_point_inputs(region)
     if (region.attrs.get("a_zero_point") == "dynamic") != is_dynamic(region):
         return "a zero point that is found without its scale"
@@ -293,12 +293,12 @@ def reject_zero_points(region: Region) -> str | None:
 
 
 def quantized_dtype(region: Region) -> str:
-    """The type of A, as it is or as the kernel quantises it."""
+    """The type of A, after the kernel has quantised it if it does."""
     return str(region.attrs.get("a_quantize", region.inputs[0].dtype))
 
 
 def product_types(region: Region) -> tuple[str, str]:
-    """What a product multiplies: A and B, as the kernel quantises or rounds them."""
+    """The types that a product multiplies, after the kernel has quantised or rounded them."""
     return quantized_dtype(region), str(region.attrs.get("rounded", region.inputs[1].dtype))
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     _Attributes = Mapping[str, Attribute]
     _Shape = tuple[int, ...]
 else:
-    # `typed` makes them what they are; msgspec could not choose among so many types.
+    # msgspec could not choose among so many types; `typed` converts attributes.
     _Attributes = dict[str, Any]
-    # A text is a symbolic size, as JSON has it.
+    # In JSON a symbolic size is a text.
     _Shape = tuple[int | str, ...]
 
 
@@ -45,11 +45,11 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether a size is known at run time only."""
+        """Whether a size is dynamic."""
         return is_open(self.shape)
 
     def resized(self, number: Callable[[int], int]) -> Tensor:
-        """The tensor with other sizes."""
+        """The tensor with every size replaced by `number(size)`."""
         return Tensor(tuple(map(number, self.shape)), self.dtype, self.constant)
 
     @property
@@ -67,17 +67,17 @@ class Tensor(msgspec.Struct, frozen=True):
         return f"{self.dtype}[{shape}]" + ("c" if self.constant else "")
 
 
-class Step(msgspec.Struct, frozen=True):
+class EpilogueOp(msgspec.Struct, frozen=True):
     """One fusible operator of an epilogue.
 
     Attributes
     ----------
     op : str
-        A name in `fusible_ops.FUSIBLE_OPS`, or one of: "constant"; "item" (element number `value`
-        of an operand with one dimension, everywhere); "range" (scale or zero point that the kernel
-        finds itself: number `value` of them); "cast" (to `dtype`); "quantize" (x, scale,
-        zero point; to `dtype`); "dequantize" (q, scale, zero point); "requantize" (int32, zero
-        point, one or two factors; to `dtype`).
+        A name in `fusible_ops.FUSIBLE_OPS`, or one of: "constant"; "item" (broadcasts element
+        `value` of an operand with one dimension); "range" (the scale, `value` 0, or the zero point,
+        1, that the kernel finds itself); "cast" (to `dtype`); "quantize" (x, scale, zero point; to
+        `dtype`); "dequantize" (q, scale, zero point); "requantize" (int32, zero point, one or two
+        factors; to `dtype`).
     args : tuple of int
         Values used: 0 is the anchor's result, 1..len(operands) the region's operands, later
         numbers the results of earlier steps.
@@ -94,7 +94,7 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def number(self) -> float:
-        """The value of a "constant"; -0.0 is another one than 0.0."""
+        """The value of a "constant", where -0.0 is not 0.0."""
         return 0.0 if self.value is None else self.value
 
 
@@ -108,17 +108,16 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     inputs : tuple of Tensor
         The anchor's inputs, in the order of the kernel's parameters.
     operands : tuple of Tensor
-        What the epilogue reads besides, each broadcastable to `output.shape`.
+        Further tensors that the epilogue reads, each broadcastable to `output.shape`.
     output : Tensor
         The result. The kernel's parameters are inputs, operands, output.
     attrs : dict
         The anchor's own attributes, such as transposition; each has its type in `attributes`.
-    epilogue : tuple of Step
+    epilogue : tuple of EpilogueOp
         In execution order; the last one is the result. Empty: the anchor's result is stored.
     parts : tuple of Region
-        The regions that a merged region computes, in order; what is stored between them stays in
-        cache. How they are connected, its template says. A merged region has no epilogue of its
-        own.
+        The regions that a merged region computes, in order; tensors between them stay in cache. The
+        template defines how the parts are connected. A merged region has no epilogue.
     """
 
     op: str
@@ -126,7 +125,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     output: Tensor
     operands: tuple[Tensor, ...] = ()
     attrs: _Attributes = {}
-    epilogue: tuple[Step, ...] = ()
+    epilogue: tuple[EpilogueOp, ...] = ()
     parts: tuple[Region, ...] = ()
 
     def __post_init__(self) -> None:
@@ -142,7 +141,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         return as_real(self._scalar(name, default))
 
     def numbers(self, name: str, default: Iterable[int] = ()) -> Numbers:
-        """An attribute that is a list of numbers, or the default where it is absent or empty."""
+        """An attribute that is a list of numbers, or the default if it is absent or empty."""
         return cast(Numbers, self.attrs.get(name)) or tuple(default)
 
     def _scalar(self, name: str, default: float | None) -> Scalar:
@@ -153,7 +152,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sources(self) -> Sources:
-        """Where the inputs and operands of every part come from; none if that is not said."""
+        """Where the inputs and operands of every part come from; empty if that is not stated."""
         return cast(Sources, self.attrs.get(SOURCES, ()))
 
     @property
@@ -163,15 +162,15 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether a size is known at run time only."""
+        """Whether a size is dynamic."""
         return any(t.is_open for t in self.tensors) or any(p.is_open for p in self.parts)
 
     def sampled(self) -> Region:
-        """The region with samples in the places of sizes that are known at run time only."""
+        """The region with samples in place of dynamic sizes."""
         return self._resized(int)
 
     def with_sizes(self, values: Mapping[str, int]) -> Region:
-        """The region where the symbols have these values."""
+        """The region with values in place of symbols."""
         return self._resized(lambda size: evaluated(size, values))
 
     def _resized(self, number: Callable[[int], int]) -> Region:
@@ -224,7 +223,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _resized(value: Attribute, number: Callable[[int], int]) -> Attribute:
-    """An attribute with numbers in the places of symbolic sizes."""
+    """An attribute with numbers in place of symbolic sizes."""
     if isinstance(value, SymbolicSize):
         return number(value)
     if isinstance(value, tuple) and any(isinstance(item, SymbolicSize) for item in value):
@@ -233,13 +232,13 @@ def _resized(value: Attribute, number: Callable[[int], int]) -> Attribute:
 
 
 def _encoded(value: object) -> int | str:
-    """What msgspec does not know, for JSON."""
+    """Encodes for JSON what msgspec does not know."""
     if isinstance(value, SymbolicSize):
         return size_text(value)
     raise TypeError(f"a {type(value).__name__} in a region")
 
 
-# Takes the numbers out of a region: what is left says which regions may share a kernel.
+# Takes the numbers out of a region: regions that are equal without them may share a kernel.
 #
 # Before
 #
@@ -293,21 +292,21 @@ def nameless_form(region: Region) -> str:
 
 
 def traced(region: Region, others: list[Region] | None = None) -> tuple[Region, Trace]:
-    """A region with placeholders for the numbers that regions of the same form have not all.
+    """A region with placeholders for the numbers in which regions of one form differ.
 
     Parameters
     ----------
     region : Region
-        The one that a kernel is built for.
+        The region that a kernel is built for.
     others : list of Region or None
-        Of the same form; None: all numbers become placeholders.
+        Regions of the same form; None: all numbers become placeholders.
 
     Returns
     -------
     Region
-        With placeholders among its numbers.
+        The region with placeholders.
     Trace
-        Of all numbers of the region.
+        The trace of all numbers of the region.
     """
     numbers = region_numbers(region)
     trace = Trace(numbers)
@@ -315,20 +314,20 @@ def traced(region: Region, others: list[Region] | None = None) -> tuple[Region, 
     if others is not None:
         rows = [numbers, *map(region_numbers, others)]
         for place, column in enumerate(zip(*rows, strict=True)):
-            if len(set(map(repr, column))) == 1:  # 0.0 and -0.0 are equal, but not the same
+            if len(set(map(repr, column))) == 1:  # 0.0 and -0.0 have different texts
                 given[place] = numbers[place]
     remaining = iter(given)
     return _with_numbers(region, lambda _number: next(remaining)), trace
 
 
 def _with_numbers(region: Region, change: Callable[[float | int], Any]) -> Region:
-    """A region with other numbers."""
+    """A region with `change(number)` in place of each number."""
 
     def attribute(name: str, value: Any) -> Any:
         known = isinstance(value, (float, int)) and not isinstance(value, bool)
         return change(value) if known and name in _ATTRIBUTES else value
 
-    def step(each: Step) -> Step:
+    def step(each: EpilogueOp) -> EpilogueOp:
         if each.op != "constant" or each.value is None:
             return each
         return structs.replace(each, value=change(each.value))

@@ -1,4 +1,4 @@
-"""SymbolicSize: a size that is known when the program runs only, such as a batch or a sequence.
+"""SymbolicSize: a dynamic size, such as a batch or a sequence.
 
     batch * sequence      an int whose value is a sample, equal to the same expression alone
 
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex
 
-# What every symbol is taken for where a number is needed: a sequence, or rows, of a usual length.
+# Value of every symbol where a number is needed: a usual sequence length, or number of rows.
 SAMPLE = 128
 
 Monomial = tuple[str, ...]
@@ -24,18 +24,18 @@ _TERM = re.compile(r"(-?\d+)?((?:\*?[A-Za-z_]\w*)*)")
 class SymbolicSize(int):
     """A sum of products of symbols with numbers, which may be negative.
 
-    As an int it is its sample. It is equal to no number, and to no other size that may differ. Only
-    `+`, `*` and `quotient` keep the symbols; any other arithmetic is that of the sample.
+    As an int it is its sample. It is equal to no number, and to no size with other terms. Only `+`,
+    `*` and `quotient` keep the symbols; any other arithmetic uses the sample.
 
     Parameters
     ----------
     terms : mapping
-        Product of symbols -> how often it is added.
+        Product of symbols -> its factor.
 
     Attributes
     ----------
     terms : dict
-        As given, without those that are 0.
+        The given terms, without those whose factor is 0.
     """
 
     terms: dict[Monomial, int]
@@ -89,7 +89,7 @@ class SymbolicSize(int):
 
 
 def quotient(size: int, by: int) -> int | None:
-    """A size over another one, if that is whole whatever the symbols are; else None.
+    """Divides a size by another one; None if the quotient is not whole for all symbols' values.
 
     >>> quotient(SymbolicSize.of("n") * 384, 384) == SymbolicSize.of("n")
     True
@@ -118,7 +118,7 @@ def quotient(size: int, by: int) -> int | None:
 
 
 def _without(product: Monomial, factors: Monomial) -> Monomial | None:
-    """A product without some of its factors; None if it has not all of them."""
+    """A product without some of its factors; None if it lacks one of them."""
     left = list(product)
     for name in factors:
         if name not in left:
@@ -150,7 +150,7 @@ def size_from(value: int | str) -> int:
 
 
 def is_open(shape: Iterable[int]) -> bool:
-    """Whether a size of a shape is symbolic.
+    """Whether a shape has a symbolic size.
 
     >>> is_open((1, 128))
     False
@@ -168,7 +168,7 @@ def may_be_negative(size: int) -> bool:
 
 
 def evaluated(size: int, values: Mapping[str, int]) -> int:
-    """A size where the symbols have these values."""
+    """A size for given values of its symbols."""
     terms = _terms(size).items()
     return sum(count * math.prod(values[name] for name in product) for product, count in terms)
 
@@ -178,7 +178,7 @@ def _terms(size: SupportsIndex) -> dict[Monomial, int]:
 
 
 def _size(terms: Iterable[tuple[Monomial, int]]) -> int:
-    """The sum of terms; a plain number if no symbol is left."""
+    """The sum of terms; a plain number if no symbol remains."""
     found: dict[Monomial, int] = {}
     for product, count in terms:
         found[product] = found.get(product, 0) + count

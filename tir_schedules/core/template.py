@@ -28,20 +28,20 @@ T = TypeVar("T", bound="Template[Any]")
 
 
 class PackedInput(ABC):
-    """A constant input of a region as the kernel of a configuration reads it."""
+    """A constant input of a region in the form that a configuration's kernel reads."""
 
     shape: tuple[int, ...]
-    """Of the packed array."""
+    """Shape of the packed array."""
 
     @abstractmethod
     def pack(self, array: A) -> A:
-        """What `build` reads: an array, or of a weight that is a parameter its expression."""
+        """Packs an array or, if the weight is a parameter, makes an expression that packs it."""
 
     @abstractmethod
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         """The original input as a Relax expression of its packed form; floats may be rounded.
 
-        It is the inverse of `pack`, kept as a meaning rather than computed.
+        It is the inverse of `pack`; it states a meaning and is not meant to be computed.
         """
 
 
@@ -55,11 +55,11 @@ class Template(ABC, Generic[C]):
     config_type : type
         Its subclass of Config.
     packing : callable or None
-        (region, config, isa, number of a constant input) -> how it is packed, or None if `build`
-        reads it as it is; None if that is so for all inputs.
+        (region, config, isa, number of a constant input) -> its packing, or None if `build` reads
+        it unpacked; None if `build` reads all inputs unpacked.
     refuses_loans : bool
-        Whether a configuration that was tuned for another region is left, if `estimate` finds it
-        worse here than there.
+        Whether a configuration that was tuned for another region is refused if `estimate` finds it
+        worse for this region than for that one.
     any_sizes : bool
         Whether `build` takes all dynamic sizes.
     version : int
@@ -75,11 +75,11 @@ class Template(ABC, Generic[C]):
 
     @abstractmethod
     def default_config(self, region: Region, machine: Machine) -> C:
-        """The configuration by closed formula, good without any tuning."""
+        """The configuration by closed formula, good without tuning."""
 
     @abstractmethod
     def check(self, region: Region, config: C, isa: Isa) -> object:
-        """Refuses a configuration that is not legal, at no cost worth mentioning.
+        """Refuses a configuration that is not legal, at negligible cost.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Template(ABC, Generic[C]):
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
         """The anchor's result by NumPy, for tests and for checking candidates while tuning.
 
-        In float64 or, if every kernel finds the same, in float32 or integers.
+        In float64 or, if every kernel gives equal values, in float32 or integers.
         """
 
     def space(self, region: Region, machine: Machine) -> Iterator[C]:
@@ -122,16 +122,16 @@ class Template(ABC, Generic[C]):
         return None
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why it cannot build a region with dynamic sizes, or None; `reject` is asked before."""
-        why = f"{self.name} needs sizes that are known when it is compiled"
+        """Why it cannot build a region with dynamic sizes, or None; call `reject` before."""
+        why = f"{self.name} needs static sizes"
         return None if self.any_sizes else why
 
     def at_run_time(self, region: Region, config: C) -> str:
-        """What the kernel of a region with dynamic sizes decides when it runs, in words."""
+        """What the kernel of a region with dynamic sizes decides at run time, in words."""
         return ""
 
     def by_values(self, region: Region, config: C) -> str:
-        """What the kernel decides by the values that it gets, in words; "" if nothing."""
+        """What the kernel decides by the values of its inputs, in words; "" if nothing."""
         return ""
 
     def nests(self, region: Region, config: C) -> Iterator[LoopNest]:
@@ -144,7 +144,7 @@ class Template(ABC, Generic[C]):
     def estimate(self, region: Region, config: C, machine: Machine) -> float | None:
         """Cycles by the template's own formula, or None if it has no formula.
 
-        What all configurations have in common may be missing.
+        Costs that all configurations have in common may be missing.
         """
         return None
 
@@ -153,14 +153,14 @@ class Template(ABC, Generic[C]):
         return iter(())
 
     def why_vectors(self, region: Region, config: C, machine: Machine) -> str | None:
-        """Why products stay on vectors though the machine has tiles; "" if none does.
+        """Why products stay on vectors although the machine has tiles; "" if none does.
 
-        None if `products` tell.
+        Returns None if the reasons follow from `products`.
         """
         return None
 
     def packed_input(self, region: Region, config: C, isa: Isa, index: int) -> PackedInput | None:
-        """How an input is packed; None if the kernel reads it as it is, as the first one always."""
+        """How an input is packed; None if the kernel reads it unpacked, as it does the first."""
         if self.packing is None or index == 0 or not region.inputs[index].constant:
             return None
         return self.packing(region, config, isa, index)

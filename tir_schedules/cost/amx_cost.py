@@ -4,7 +4,7 @@ Cycles are those at the clock of vector code; while tiles multiply, the clock ma
 
 Tiles are slower when a product has few rows. A tile takes 16 cycles however many of its rows are
 used, and few products then have to pay for the configuration and for storing results to memory.
-Tiles gain little where the time is that of fetching the weight from far away.
+Tiles gain little if fetching the weight from far away takes most of the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tir_schedules.core.template import template_for
 
 from .cost import product_rate
 
-# Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
+# Tiles have to be this much faster: estimates are no more precise, and tiles add thread state.
 LEAST_GAIN = 1.1
 CONFIGURED = "so configured, although tiles are estimated faster"
 
@@ -44,18 +44,18 @@ def amx_cycles(plan: product_plan.ProductPlan, machine: Machine, fetches: bool =
     plan : ProductPlan
         The thread's part.
     machine : Machine
-        Whose caches hold the operands.
+        The machine whose caches hold the operands.
     fetches : bool
-        As of `TilePart`.
+        See `TilePart`.
     """
     cycles = predict(TilePart(plan=plan, fetches=fetches), machine).cycles
     return cycles * machine.cycles_per_us / machine.tile_core.clock
 
 
 def vector_cycles(plan: product_plan.ProductPlan, machine: Machine) -> float:
-    """Estimated cycles of the same part on the vector units of a machine with AMX.
+    """Estimated cycles of a thread's part on the vector units of a machine with AMX.
 
-    `estimate_cycles`, but for the time to fetch the weight.
+    The result of `estimate_cycles`, or the time to fetch the weight if that is longer.
     """
     n_vectors, steps = plan.n_vectors, plan.steps
     part = (plan.m, n_vectors, steps, plan.rows, plan.vectors, plan.k_block)
@@ -65,7 +65,7 @@ def vector_cycles(plan: product_plan.ProductPlan, machine: Machine) -> float:
     rate = rates.get(level_of(weight, machine))
     fetching = weight / rate * machine.cycles_per_us if rate else 0.0
     least = max(computing, fetching)
-    return least + computing / 1000  # decides where fetching is all that counts
+    return least + computing / 1000  # decides if fetching takes longer for all configurations
 
 
 def amx_blocks(
@@ -73,27 +73,27 @@ def amx_blocks(
 ) -> dict[str, Any]:
     """Fields of a `TileConfig` with the fewest estimated cycles; rows and vectors are the layout's.
 
-    One load for a product is as much as L2 can feed only if half of them come from L1. So K is cut
-    until a panel's piece fills two thirds of L1, where it stays while A passes: pieces of 1024
-    bytes of K were the best of 512 to 3072 on Granite Rapids, by up to 15%. A block of rows is up
-    to three quarters of L2: the weight passes from L3 once for each. Where K is cut, it may be so
-    low that its sums fill a third of L1, where they rest from one piece to the next.
+    L2 can feed one load for a product only if half of the loads come from L1. So K is cut until a
+    panel's piece fills two thirds of L1, where it stays while A passes: pieces of 1024 bytes of K
+    were the best of 512 to 3072 on Granite Rapids, by up to 15%. A block of rows is up to three
+    quarters of L2: the weight is read from L3 once for each block. If K is cut, a block may be so
+    low that its sums fill a third of L1, where they stay from one piece to the next.
 
     Parameters
     ----------
     kernel : AmxMicrokernel
-        Of a layout "2x2" or "1x4".
+        A kernel of layout "2x2" or "1x4".
     m, n, k : int
         Rows, columns and elements of K.
     machine : Machine
-        Its caches.
+        The machine whose caches count.
     fetches : bool
-        As of `TilePart`.
+        See `TilePart`.
     """
     n_vectors, steps = math.ceil(n / kernel.lanes), kernel.steps(k)
     rows, vectors = min(block_rows(kernel.layout), m), min(LAYOUTS[kernel.layout][1], n_vectors)
     tiles = machine.l1_bytes * 2 // 3 // (TILE_BYTES * vectors)
-    # In pieces of equal size, as they will be.
+    # The number of pieces of equal size.
     pieces = math.ceil(steps / (max(tiles, 1) * DEPTH))
     in_l1 = machine.l1_bytes // 3 // (ROW_BYTES * vectors)
     heights = {part // (4 * steps) for part in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)}
@@ -139,22 +139,19 @@ def why_not_amx(
     if gain < 1 / LEAST_GAIN:
         rest = f"{kernel} is estimated {1 / gain:.1f}x as fast"
     else:
-        rest = f"they are estimated {gain:.2f}x as fast as {kernel}, {LEAST_GAIN}x is asked for"
+        rest = f"they are estimated {gain:.2f}x as fast as {kernel}, {LEAST_GAIN}x is required"
     return f"{fill} of AMX tiles; {rest}"
 
 
-# Predicts what one thread's part of a product costs on AMX tiles: instructions, bytes, cycles.
+# Predicts the cost of one thread's part of a product on AMX tiles: instructions, bytes, cycles.
 #
-# The part is divided as a `ProductPlan` says. The bytes that are read between two loads of the same
-# tile tell where it is loaded from: the nearest cache level that holds them all (least recently
-# used).
+# The part is divided as a `ProductPlan` says. A tile is loaded from the nearest cache level that
+# holds all bytes that are read between two loads of it (least recently used).
 #
-#     B    again for every block of rows in a block of m_block; in between a piece of a panel is
-#     read,
-#          and the rows' piece of A, which leaves L1 at once if it passes (tileloaddt1)
-#     A    again for every panel; in between the block of A and one panel are read
-#     C    again for every piece of K; in between the scratch, a piece of the panel and of A are
-#     read
+#     B    loaded for every block of rows in a block of m_block; in between: a piece of a panel, and
+#          the rows' piece of A, unless that passes and leaves L1 at once (tileloaddt1)
+#     A    loaded for every panel; in between: the block of A and one panel
+#     C    loaded for every piece of K; in between: the scratch, a piece of the panel and of A
 #
 # B that is prefetched (`PanelPrefetch`) comes from L2; the part takes at least as long as the
 # prefetch. The prefetch instructions themselves are not counted: at most sixteen for a dot product,
@@ -184,7 +181,7 @@ class TilePart:
     epilogue : int or None
         Operations on every vector of results; None if tiles are stored as they are.
     fetches : bool
-        Whether B is fetched into L2 a panel ahead where few rows pass over it.
+        Whether B is fetched into L2 a panel ahead if few rows pass over it.
     """
 
     plan: product_plan.ProductPlan
@@ -194,7 +191,7 @@ class TilePart:
 
     @property
     def layout(self) -> str:
-        """The kernel's: "2x2" or "1x4"."""
+        """The kernel's layout: "2x2" or "1x4"."""
         assert isinstance(self.plan.kernel, AmxMicrokernel)
         return self.plan.kernel.layout
 
@@ -210,7 +207,7 @@ class TilePart:
 
     @property
     def bands(self) -> list[list[int]]:
-        """Rows of every register block, by blocks of m_block rows; the tail has its own."""
+        """Rows of every register block, by blocks of m_block rows; tails are separate."""
         return [
             [rows] * (group.size // rows)
             for rows, groups in self.plan.bands(self.plan.m)
@@ -226,20 +223,20 @@ class TilePart:
 
 @dataclass
 class Prediction:
-    """What the model predicts of a part.
+    """The predicted cost of a part.
 
     Attributes
     ----------
     counts : InstructionCounts
         Tile instructions.
     tdp_cycles : float
-        Between two dot products at the peak.
+        Cycles between two dot products at the peak rate.
     cycles : float
-        From the first configuration to the release.
+        Cycles from the first configuration to the release.
     bytes_loaded : dict
-        By level, what tile loads fetch from it.
+        Level -> bytes that tile loads read from it.
     bytes_stored : int
-        What tile stores write.
+        Bytes that tile stores write.
     """
 
     counts: InstructionCounts
@@ -250,13 +247,13 @@ class Prediction:
 
     @property
     def share(self) -> float:
-        """Share of the peak: 1 if one dot product follows the other."""
+        """Fraction of the peak rate: 1 if dot products follow one another without gaps."""
         return self.tdp_cycles * self.counts.tdp / self.cycles
 
 
 @dataclass(frozen=True)
 class _Visit:
-    """Blocks that are alike, `count` of them."""
+    """`count` equal blocks."""
 
     block: TileBlock
     rows: int
@@ -267,7 +264,7 @@ class _Visit:
 
 
 def predict(part: TilePart, machine: Machine) -> Prediction:
-    """What a part costs on a machine with AMX, whose caches are the given one's."""
+    """Predicts the cost of a part on a machine with AMX."""
     core = machine.tile_core
     found = Prediction(part.counts(), core.tdp)
     found.cycles = found.counts.ldtilecfg * core.configure + core.release
@@ -295,7 +292,7 @@ def predict(part: TilePart, machine: Machine) -> Prediction:
 
 
 def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
-    """Every block of a part, those that are alike together."""
+    """Every block of a part, with equal blocks counted together."""
     pieces, panels = part.pieces, part.panels
     weight = TILE_BYTES * sum(pieces) * part.plan.n_vectors
     for band, of_band in Counter(map(tuple, part.bands)).items():
@@ -317,7 +314,7 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
                 between = height * (ROW_BYTES * steps + results) + b_piece
                 c = level_of(between, machine) if number else "L1"
                 for at_first_panel in (True, False):
-                    # One of all panels is the first, whatever its width: that of the first group.
+                    # Exactly one panel is the first; it has the first width.
                     first = int(vectors == panels[0])
                     of_panels = first if at_first_panel else of_vectors - first
                     a = a_first if at_first_panel else a_again
@@ -333,7 +330,7 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
 
 
 def level_of(size: int, machine: Machine) -> str:
-    """The nearest level of `LEVELS` that holds so many bytes."""
+    """The nearest level of `LEVELS` that holds `size` bytes."""
     sizes = zip(LEVELS, (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes), strict=False)
     return next((level for level, most in sizes if size <= most), "memory")
 
@@ -356,7 +353,7 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
     Parameters
     ----------
     config : Config
-        What was chosen for the region.
+        The configuration chosen for the region.
     """
     if not machine.isa.includes(isa_named("amx")):
         return ""
@@ -401,13 +398,13 @@ def _reason(product: product_plan.Product, machine: Machine) -> str | None:
 
 
 def _types(region: Region) -> tuple[str, str]:
-    """What a product multiplies; if one operand has 16 bits, an f32 one is rounded to it."""
+    """The types that a product multiplies; f32 is rounded to the other operand's 16-bit type."""
     a_dtype, b_dtype = product_plan.product_types(region)
     return a_dtype if product_plan.is_integer(region) else b_dtype, b_dtype
 
 
 def why_fewer_threads(config: Config, machine: Machine) -> str:
-    """Why a configuration leaves threads idle; "" if it does not, or has no number of them.
+    """Why a configuration leaves threads idle; "" if it does not, or states no threads.
 
     >>> from microkernels.isa import isa_named
     >>> from tir_schedules.rows.normalize import NormalizeConfig
@@ -416,7 +413,7 @@ def why_fewer_threads(config: Config, machine: Machine) -> str:
     '6 of 8 threads: all are no faster, as a fork takes 1.2 us instead of 1.1'
     """
     used, threads = getattr(config, "threads", None), machine.threads
-    if used == 0:  # all, if any
+    if used == 0:  # all threads, if it is parallel
         used = threads if getattr(config, "parallel", True) else 1
     if not isinstance(used, int) or used >= threads:
         return ""

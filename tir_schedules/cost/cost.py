@@ -1,4 +1,4 @@
-"""Cost: the time something takes, in named terms, for estimates that compare ways to do it."""
+"""Cost: an estimated time in named terms, to compare ways to compute something."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of all terms."""
         return self.compute + self.transforms + self.weights + self.between + self.barriers
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
 
     def times(self, factor: float) -> Cost:
-        """Every term so many times."""
+        """The cost with every term multiplied by a factor."""
         return Cost(*(getattr(self, f.name) * factor for f in fields(Cost)))
 
     def changes(self, before: Cost) -> str:
-        """The terms that differ from those of another way, as text."""
+        """The terms that differ from those of another cost, as text."""
         terms = [
             f"{_WORDS.get(field.name, field.name)} {change:+.1f}"
             for field in fields(Cost)
@@ -75,12 +75,12 @@ def product_rate(kernel: Microkernel, machine: Machine) -> float:
 
 
 def elements_a_product(kernel: Microkernel) -> int:
-    """Elements of K that are multiplied in about the time of one of f32, of a whole vector."""
+    """Elements of K that a kernel multiplies in about the time of one f32 product of vectors."""
     return kernel.kr // 2 if has_pairs(kernel) else kernel.kr
 
 
 def norm_us(vectors: float, machine: Machine) -> float:
-    """Microseconds in which one thread normalises rows of so many vectors."""
+    """Microseconds in which one thread normalises rows of `vectors` vectors."""
     return vectors * NORM_CYCLES / machine.cycles_per_us
 
 

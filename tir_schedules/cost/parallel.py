@@ -1,4 +1,4 @@
-"""When a parallel region is worth it: if one thread takes long enough beside a fork and a join.
+"""When a parallel region pays: if one thread takes long enough compared with a fork and a join.
 
 Below that, forking and joining costs more than other threads save.
 """
@@ -16,23 +16,23 @@ from tir_schedules.core.product_plan import ProductPlan
 
 from .cost import Cost
 
-# What one thread has to take, in times of a fork and a join, before others share it. Of products
-# and rows: on two threads of a Zen 4, 400,000 multiplications and additions.
+# Least time of one thread, in forks and joins, before others share the work. For products and
+# rows: on two threads of a Zen 4, 400,000 multiplications and additions.
 LEAST = 3.38
-# Of operators that mostly move data, whose estimates are rough: two threads gain from about twice a
-# fork on.
+# For operators that mostly move data, whose estimates are rough: two threads gain from about twice
+# a fork on.
 LEAST_MOVED = 10.0
-# Where each of all threads has work for so many times of a fork and a join, the largest share is to
-# be at most so many times the mean.
+# If each of all threads has work for ENOUGH forks and joins, the largest share may be at most
+# MOST_UNEVEN times the mean.
 ENOUGH, MOST_UNEVEN = 8.0, 1.25
 HARDLY_SLOWER = 1.15  # an estimate's error
-MEASURED_THREADS = 2  # up to so many, estimates were measured, and decide alone
+MEASURED_THREADS = 2  # up to this number, estimates were measured, and decide alone
 
 W = TypeVar("W")
 
 
 def halves(threads: int) -> Iterator[int]:
-    """So many threads, half as many, and so on, down to two.
+    """`threads`, half as many, and so on, down to two.
 
     >>> list(halves(13))
     [13, 6, 3]
@@ -43,9 +43,9 @@ def halves(threads: int) -> Iterator[int]:
 
 
 def threads_worth(machine: Machine, us: float, least: float = LEAST) -> int:
-    """How many threads, of `halves`, end soonest with what takes one thread so many microseconds.
+    """The number of threads, of `halves`, that finish work of `us` microseconds soonest.
 
-    One where even two are not worth it.
+    Returns 1 if even two threads do not pay.
     """
     if machine.threads == 1 or us < least * machine.fork_us(2):
         return 1
@@ -53,22 +53,22 @@ def threads_worth(machine: Machine, us: float, least: float = LEAST) -> int:
 
 
 def alone_below(machine: Machine, us: float, least: float = LEAST) -> int:
-    """Up to how many items one thread is enough, if it takes so many microseconds for each.
+    """The most items for which one thread is enough, if it takes `us` microseconds for each.
 
-    0 where there is one thread anyhow.
+    Returns 0 if the machine has only one thread.
     """
     return 0 if machine.threads == 1 else int(least * machine.fork_us(2) / us)
 
 
 def even_enough(machine: Machine, us: float, largest: float) -> bool:
-    """Whether a largest share is near the mean of all threads, or there is too little to share.
+    """Whether the largest share is near the mean of all threads, or the work is too little.
 
     Parameters
     ----------
     us : float
-        What all of the work takes one thread.
+        Microseconds that all of the work takes one thread.
     largest : float
-        The part of it that the busiest thread has.
+        Fraction of the work that the busiest thread has.
     """
     threads = machine.threads
     much = threads > MEASURED_THREADS and us >= ENOUGH * threads * machine.fork_us(threads)
@@ -78,19 +78,19 @@ def even_enough(machine: Machine, us: float, largest: float) -> bool:
 def fewest_unless_uneven(
     ways: Sequence[W], cost: Callable[[W], float], is_even: Callable[[W], bool]
 ) -> W:
-    """The way with the least cost, or one of even shares that is estimated hardly slower.
+    """The way with the least cost, or a way with even shares that is estimated hardly slower.
 
-    What an estimate finds better in uneven shares is often no more than a weight that just fits L2.
+    An estimated gain of uneven shares is often no more than a weight that just fits L2.
     """
     best = min(ways, key=cost)
     even = min(filter(is_even, ways), key=cost, default=best)
     return even if cost(even) <= HARDLY_SLOWER * cost(best) else best
 
 
-# MergeEstimate: whether one kernel in place of several is worth it; the same rule for all merges.
+# MergeEstimate: whether one kernel in place of several pays; one rule for all merges.
 #
-# An estimate cannot tell ways that are nearly alike. So a merge has to save a share of the time of
-# what it merges, or a number of microseconds.
+# An estimate cannot tell nearly equal ways apart. So a merge has to save a fraction of the time of
+# the separate kernels, or a number of microseconds.
 
 
 @dataclass(frozen=True)
@@ -101,33 +101,33 @@ class Least:
     us: float = 0.0
 
     def reached(self, saved: float, before: float) -> bool:
-        """Whether so many microseconds of so many are enough."""
+        """Whether saving `saved` of `before` microseconds is enough."""
         return saved > max(self.share * before, self.us)
 
 
 CHAIN = Least(share=0.0005)
-# Where the weights of a whole model come from memory, the estimate knows too little about what
-# hides that (BERT, 32 rows, two threads, is 5% slower with merges that should save 1% to 4%).
+# If the weights of a whole model come from memory, the estimate knows too little about what hides
+# their reads (BERT, 32 rows, two threads, is 5% slower with merges that should save 1% to 4%).
 CHAIN_FROM_MEMORY = Least(share=0.05)
 DEPTHWISE_POINTWISE = Least(share=0.02)
 SIDE_BY_SIDE = Least(us=1.0)
-# Where several threads share each kernel, the estimates of both ways err apart: Llama's three
-# products of an input on 28 threads should save 13%, and are predicted 16% slower.
+# If several threads share each kernel, the estimates of both ways have different errors: Llama's
+# three products of an input on 28 threads should save 13%, and are predicted 16% slower.
 SIDE_BY_SIDE_SHARED = Least(share=0.15, us=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeEstimate:
-    """Both ways, in microseconds.
+    """The estimated time of separate kernels and of a merged one, in microseconds.
 
     Attributes
     ----------
     separate, merged : Cost
-        Of a kernel for each part, and of one kernel.
+        Cost of a kernel for each part, and of one kernel.
     how : str
         How the one kernel computes, for `explain`.
     least : Least
-        What merging has to save.
+        What the merge has to save.
     """
 
     separate: Cost
@@ -182,21 +182,21 @@ def product_nest(plan: ProductPlan) -> loop_nest.LoopNest:
 
 
 def kind_of(parallel: bool) -> loop_nest.Kind:
-    """Of a loop that runs on all threads, or does not."""
+    """The kind of a loop that runs on all threads, or on one."""
     return "parallel" if parallel else "serial"
 
 
-# Which threads take which rows of products whose second operand is packed while they run.
+# Division of the rows of products among threads, if second operands are packed at run time.
 #
 #     packed by every task     packing is repeated for every share of the rows
-#     packed first             all threads pack, then fork again; others read what they have packed
+#     packed first             all threads pack, then fork again; each reads what others have packed
 #
-# Both read an operand that other cores have just written.
+# In both cases threads read an operand that other cores have just written.
 
 
-# Cycles in which a vector of an operand is packed: 4 (Zen 4), 4 to 12 (Granite Rapids), measured.
+# Cycles to pack a vector of an operand: 4 (Zen 4), 4 to 12 (Granite Rapids), measured.
 PACK_CYCLES = 4.0
-MOST_TASKS = 4  # shares of one product for each thread; more are no more even
+MOST_TASKS = 4  # shares of one product for each thread; more would not be more even
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,17 +206,18 @@ class PackedWork:
     Attributes
     ----------
     operands : int
-        Second operands.
+        Number of second operands.
     members : int
-        Products that share each.
+        Products that share each of them.
     rows : int
-        Of each product.
+        Rows of each product.
     unit : int
         Rows of a tile, which takes its time however few of them are used.
     row_us : float
+        Microseconds for a row.
         Microseconds of a row.
     stored, packed : int
-        Bytes of one operand as it is read and as it is packed.
+        Bytes of one operand before and after packing.
     """
 
     operands: int
@@ -230,12 +231,12 @@ class PackedWork:
 
 @dataclass(frozen=True)
 class PackedShares:
-    """How the work is cut.
+    """How packed work is divided.
 
     Attributes
     ----------
     threads : int
-        That take part.
+        Threads that take part.
     row_shares : int
         Shares of the rows of each product.
     packs_first : bool
@@ -247,7 +248,7 @@ class PackedShares:
     packs_first: bool = False
 
     def fields(self, machine: Machine) -> dict[str, Any]:
-        """As fields of a configuration that is not serial."""
+        """The fields of a configuration that is not serial."""
         return {
             "row_shares": self.row_shares,
             "packs_first": self.packs_first,
@@ -257,12 +258,12 @@ class PackedShares:
 
 
 def share_packed_work(work: PackedWork, machine: Machine, alone_us: float) -> PackedShares:
-    """The shares that end soonest.
+    """The shares that finish soonest.
 
     Parameters
     ----------
     work : PackedWork
-        What is to be done.
+        The work to divide.
     machine : Machine
         Its threads are the most that are tried.
     alone_us : float
@@ -285,7 +286,7 @@ def share_packed_work(work: PackedWork, machine: Machine, alone_us: float) -> Pa
 
 
 def _shares_of_each_height(work: PackedWork, most: int) -> Iterator[int]:
-    """The fewest shares, up to `most`, for every number of tiles that the highest may have."""
+    """The fewest shares, up to `most`, for every possible height of the highest, in tiles."""
     tiles = math.ceil(work.rows / work.unit)
     parts = 1
     while parts <= most:
@@ -301,7 +302,7 @@ def estimated_us(work: PackedWork, shares: PackedShares, machine: Machine) -> fl
     threads, parts = shares.threads, shares.row_shares
     vectors = work.packed / (4 * machine.isa.f32_lanes)
     packing = vectors * PACK_CYCLES / machine.cycles_per_us
-    # What a thread has not written itself.
+    # Time a byte for the fraction that other threads have written.
     foreign = (1 - 1 / threads) / machine.foreign_rate
     fork, of_one = machine.fork_us(threads), work.members * parts
     products = _largest_share(work, shares) * work.row_us
@@ -316,7 +317,7 @@ def estimated_us(work: PackedWork, shares: PackedShares, machine: Machine) -> fl
 
 
 def _largest_share(work: PackedWork, shares: PackedShares) -> int:
-    """Rows of the busiest thread, whole tiles."""
+    """Rows of the busiest thread, in whole tiles."""
     tiles = math.ceil(work.rows / work.unit)
     height = min(work.rows, math.ceil(tiles / shares.row_shares) * work.unit)
     # A task that packs for itself takes the rows of all products with an operand.
@@ -327,5 +328,5 @@ def _largest_share(work: PackedWork, shares: PackedShares) -> int:
 
 
 def _operands_read(tasks: int, of_one: int) -> int:
-    """How many operands consecutive tasks read at most, of which so many share one."""
+    """How many operands consecutive tasks read at most, if `of_one` tasks share an operand."""
     return min(tasks, math.ceil(tasks / of_one) + (of_one % tasks != 0 and tasks % of_one != 0))

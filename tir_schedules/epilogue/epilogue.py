@@ -29,7 +29,7 @@ from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.ieee import ROUND_BITS, convert
 from tir_schedules.core import extents, template
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import is_open
 
 from . import quantize_steps
@@ -37,7 +37,7 @@ from .fusible_ops import FUSIBLE_OPS, SPECIAL_STEPS, cost_of
 from .lookup_table import LANES as LOOKUP_LANES
 from .lookup_table import emit_lookup, find_lookups
 
-Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
+Disturb = Callable[[EpilogueOp, Sequence[np.ndarray], np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
 def load_vector(buffer: Expr, dtype: str, leading: Sequence[Expr], columns: Columns) -> Expr:
     """Consecutive elements of a row of a buffer; lanes that do not exist are not touched.
 
-    A buffer of the kernel's own holds bfloat16 as its bits: TVM fails on one of that type.
+    A buffer that the kernel allocates holds bfloat16 as bits: TVM fails on bfloat16 buffers.
     """
     if dtype == "bfloat16" and buffer.dtype == "uint16":
         return bfloat16.from_bits(load_vector(buffer, "uint16", leading, columns))
@@ -122,9 +122,9 @@ class Epilogue:
     narrow : callable
         f32 -> bfloat16 (uint16 lanes).
     first_row : Expr or None
-        The output's row that rows are counted from; 0 if None.
+        Row of the output from which rows are counted; None: row 0.
     local : collection of int
-        Numbers of the operands that begin at that row, their buffers matrices.
+        Numbers of the operands that begin at that row; their buffers are matrices.
 
     Attributes
     ----------
@@ -158,8 +158,8 @@ class Epilogue:
         """Instructions for one vector, roughly."""
         return sum(cost_of(step.op) for step in self.region.epilogue)
 
-    def zero_point(self, requantize: Step) -> int:
-        """What a step that requantises adds."""
+    def zero_point(self, requantize: EpilogueOp) -> int:
+        """The zero point that a "requantize" step adds."""
         number = self.region.epilogue[requantize.args[1] - 1 - len(self.region.operands)]
         return placeholders.as_integer(number.number)
 
@@ -177,7 +177,7 @@ class Epilogue:
         columns : Columns
             Where in the last dimension the vector lies.
         wide : callable or None
-            Takes the place of the last step, which quantises: its arguments -> int32 lanes.
+            Replaces the last step, which quantises: its arguments -> int32 lanes.
         """
         region = self.region
         values: list[Expr | None] = [value] + [None] * len(region.operands)
@@ -219,7 +219,7 @@ class Epilogue:
         return ex.cast(dtype, result) if dtype in RANGES and element == "int32" else result
 
     def _table(self, number: int) -> np.ndarray:
-        """What a value is for each of the 256 values that it is looked up by."""
+        """The results of a lookup for all 256 bytes."""
         if number not in self._tables:
             meaning = self.lookups[number].meaning
             arguments = np.arange(256, dtype=np.uint8).view(meaning.inputs[0].dtype)
@@ -228,10 +228,10 @@ class Epilogue:
             self._tables[number] = np.asarray(entries)
         return self._tables[number]
 
-    def _emit(self, step: Step, arguments: list[Expr], last: bool, centred: bool) -> Expr:
+    def _emit(self, step: EpilogueOp, arguments: list[Expr], last: bool, centred: bool) -> Expr:
         """The value of one step."""
         if step.op == "cast" and step.dtype == "bfloat16":
-            # A cast of a value between steps; the store does the rest of the last one.
+            # Between steps the value stays f32; after the last step, the store narrows it.
             wide = convert("float32", arguments[0])
             return wide if last else bfloat16.widen(self.narrow(wide))
         if step.op == "cast":
@@ -252,7 +252,7 @@ class Epilogue:
         return quantize_steps.rounded(emitted) if self.exact and step.op == "multiply" else emitted
 
     def _numbers(self, args: Sequence[int], arguments: Sequence[Expr]) -> list[float | Expr]:
-        """Arguments of a step, as numbers where they are known."""
+        """Arguments of a step, as numbers if they are known at compile time."""
         first = 1 + len(self.region.operands)
         steps = self.region.epilogue
         return [
@@ -263,7 +263,7 @@ class Epilogue:
         ]
 
     def operand(self, number: int, row: Expr, columns: Columns) -> Expr:
-        """One vector of an operand of the steps, as it travels between them."""
+        """One vector of an operand, in the form that steps use."""
         tensor, buffer = self.region.operands[number], self.buffers[number]
         if not tensor.shape:
             return as_lanes(ex.splat(buffer[()], columns.lanes))
@@ -271,7 +271,7 @@ class Epilogue:
             leading = [row]
         else:
             row = row if self.first_row is None else self.first_row + row
-            # The output's indices, of the dimensions that the operand has.
+            # The output's indices along the dimensions that the operand has.
             dimensions = tensor.shape[:-1]
             indices = unflatten(row, self.region.output.shape[:-1])
             pairs = zip(dimensions, indices[len(indices) - len(dimensions) :], strict=True)
@@ -282,7 +282,7 @@ class Epilogue:
 
 
 def is_exact(region: Region) -> bool:
-    """Whether a region has integers in it, whose rounding must be that of single operators."""
+    """Whether a region has integers, so that it must round as single operators do."""
     ops = {step.op for step in region.epilogue}
     return not ops.isdisjoint(("quantize", "dequantize")) or (
         len(region.inputs) > 1 and region.inputs[1].dtype in RANGES
@@ -290,7 +290,7 @@ def is_exact(region: Region) -> bool:
 
 
 def as_lanes(value: Expr) -> Expr:
-    """A loaded value as it travels between steps."""
+    """A loaded value in the form that steps use."""
     element = ex.element_of(value)
     if element in RANGES:
         return ex.cast("int32", value)
@@ -313,14 +313,14 @@ def epilogue_reference(
     region : Region
         Its operands, output and epilogue.
     result : ndarray
-        The anchor's.
+        The anchor's result.
     operands : sequence of ndarray
-        What the epilogue reads besides.
+        The further tensors that the epilogue reads.
     own_range : ndarray or None
         Scale and zero point that the kernel finds itself.
     disturb : callable or None
-        (step, its arguments, its value) -> the value to go on with, for every fusible operator: to
-        see what becomes of an error.
+        (step, its arguments, its value) -> the value to go on with, for every fusible operator;
+        shows the effect of an error.
     """
     real = result.dtype if result.dtype.kind == "f" else np.dtype(np.float32)
     values: list[np.ndarray] = [result, *operands]

@@ -55,8 +55,8 @@ def _relu(x: Expr) -> Expr:
 
 
 def _leaky_relu(x: Expr, slope: Expr) -> Expr:
-    # AVX2 blends by the sign itself, so that it costs less than a comparison. Only -0 tells them
-    # apart, by the sign of a zero and where a slope is not finite.
+    # AVX2 blends by the sign itself, which costs less than a comparison. Only for -0 the results
+    # differ: in the sign of a zero, or if the slope is not finite.
     known = ieee.number_of(slope)
     by_sign = known is None or 0 < known < math.inf
     negative = ieee.is_negative(x) if by_sign else x < like(0, x)

@@ -2,7 +2,7 @@
 
     quantize(gelu(dequantize(q)))    ->    table[q]
 
-What is computed from one 8-bit value and constants, and quantised again, is a function of 256
+A value computed from one 8-bit value and constants, and quantised again, is a function of 256
 arguments. With 16 lanes its table takes four registers. Two `vpermi2d` find the word of four
 entries that holds the right one; a shift extracts it. That takes about ten instructions, where an
 activation takes forty (measured: 4 to 5 times as fast).
@@ -17,7 +17,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, like, numbers
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 from .fusible_ops import FUSIBLE_OPS, cost_of
 
@@ -33,9 +33,9 @@ class Lookup:
     Attributes
     ----------
     source : int
-        Number of that value, as in `Step.args`.
+        Number of that value, as in `EpilogueOp.args`.
     inside : frozenset of int
-        Numbers of the values between the two, of use to nothing else.
+        Numbers of the values in between, which nothing else uses.
     meaning : Region
         The function as steps over its 256 arguments, the bytes 0 to 255 in the source's type.
     """
@@ -65,10 +65,10 @@ def find_lookups(region: Region) -> dict[int, Lookup]:
 
 
 def _lookup(region: Region, sink: int) -> Lookup | None:
-    """What a value is a function of, if that is one 8-bit value and computing it takes longer.
+    """A lookup for a value that depends on one 8-bit value and takes longer to compute; or None.
 
-    Of several such values it is the first: what lies between two quantisations on the way is part
-    of the function, and so are branches that meet again, as of x * hard_sigmoid(x).
+    Of several such 8-bit values it takes the first: quantisations on the way are part of the
+    function, and so are branches that meet again, as in x * hard_sigmoid(x).
     """
     best = None
     sources = {sink}
@@ -101,7 +101,7 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
         op="elementwise",
         inputs=(Tensor((256,), _eight_bits(region, source)),),
         output=Tensor((256,), region.epilogue[sink - first].dtype),
-        epilogue=tuple(Step(step.op, args, step.value, step.dtype) for step, args in pairs),
+        epilogue=tuple(EpilogueOp(step.op, args, step.value, step.dtype) for step, args in pairs),
     )
     return Lookup(source, between_all, meaning)
 

@@ -2,10 +2,10 @@
 
     16 + 16 + 16 + 16 int32  --vpackssdw, vpaddsw, vpackuswb, vpermd-->  64 bytes, in order
 
-To narrow one vector by itself takes two instructions to clamp it, two to narrow it, and a store of
+Narrowing one vector by itself takes two instructions to clamp it, two to narrow it, and a store of
 16 bytes. The packing instructions saturate, so quantising need not clamp (`emit_quantize_wide`),
 and the zero point is added to two vectors at once. A perceptron 13-512-256-128 spent an eighth of
-its time on storing results, and became 2% faster. Where the low 16 bits are the result
+its time on storing results, and became 2% faster. If the low 16 bits are the result
 (`emit_words`), vpermi2w replaces the first two instructions. A product of K = 64 with 256 columns
 then takes 13% less time than with a quantisation.
 """
@@ -23,7 +23,7 @@ from microkernels.base.arrays import RANGES
 from microkernels.vector.expressions import Expr, Index, cast, like, numbers
 from microkernels.vector.ieee import ROUND_BITS
 from microkernels.vector.placeholders import Placeholder, as_integer, as_real
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.region import EpilogueOp, Region
 
 from .epilogue import Columns, Epilogue, store_vector
 from .quantize_steps import can_quantize_wide, emit_quantize_wide, emit_words, saturated
@@ -32,7 +32,7 @@ LANES = 16  # of AVX-512
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "depthwise_conv2d")
 _GROUP = 4
 _WITHIN = 255 * 255  # a product of two 8-bit integers less their zero points
-# What lies in a 128-bit lane after both packings are four bytes of each vector.
+# After both packings, a 128-bit lane holds four bytes of each vector.
 _ORDER = [_GROUP * lane + vector for vector in range(_GROUP) for lane in range(_GROUP)]
 # Low words of two vectors as vpackssdw orders them; the second one's count from 2 * LANES.
 _LOW_WORDS = [
@@ -65,7 +65,7 @@ class PackedBytes:
     words: bool = False
 
     def __call__(self, *arguments: Expr) -> Expr:
-        """What the last step makes of its arguments."""
+        """The int32 lanes of the last step, for its arguments."""
         return self.last(*arguments)
 
     def store(
@@ -100,7 +100,7 @@ class PackedBytes:
         """One vector as int32, with the zero point."""
         if self.words:
             return value - like(ROUND_BITS, value)
-        if self.zero_point < 0:  # what is too small is the least number, which must not wrap around
+        if self.zero_point < 0:  # the least number stands for too small ones: it must not wrap
             value = tirx.Max(value, like(-(2**15), value))
         return value + like(self.zero_point, value) if self.zero_point else value
 
@@ -127,13 +127,13 @@ class PackedBytes:
 
 
 def wide_bytes(region: Region, lanes: int, epilogue: Epilogue) -> PackedBytes | None:
-    """The last step of an epilogue for results that are stored packed; None if it cannot be."""
+    """The last step of an epilogue, if its results can be stored packed; else None."""
     last = len(region.operands) + len(region.epilogue)
     dtype = region.output.dtype
     whole = lanes == LANES and region.output.shape[-1] % lanes == 0
     if not whole or last in epilogue.lookups:
         return None
-    step = region.epilogue[-1] if region.epilogue else Step("")
+    step = region.epilogue[-1] if region.epilogue else EpilogueOp("")
     if step.op == "requantize":
         zero_point = epilogue.zero_point(step)
 

@@ -4,9 +4,9 @@
     dequantize(q) = (q - zero_point) * scale                             DequantizeLinear
 
 The division is the rounded f32 one. For a scale known at compile time, two multiplications by a
-reciprocal of twice the precision replace it, only where that is proven to give the same integers:
-results can differ only next to the thresholds n + 1/2, and all of these are tried. Between steps,
-8-bit values are held as int32 lanes.
+reciprocal of twice the precision replace it, if they provably give equal integers: results can
+differ only next to the thresholds n + 1/2, and all of them are tried. Between steps, 8-bit values
+are held as int32 lanes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rounded(value: Expr) -> Expr:
 
 
 def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
-    """(value - zero_point) * scale for int32 lanes, or for what `emit_centred` gives; in f32."""
+    """(value - zero_point) * scale in f32, for int32 lanes or a result of `emit_centred`."""
     centred = ex.element_of(value) == "float32" or zero_point == 0
     shifted = value if centred else value - _integer(zero_point, value)
     real = ex.cast("float32", shifted)
@@ -45,7 +45,7 @@ def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
 
 
 def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
-    """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
+    """Quantises f32 lanes to int32 lanes in the range of `dtype` ("uint8" or "int8")."""
     quotient = rounded(_within(value, scale, zero_point, dtype))
     if isinstance(zero_point, placeholders.Known):
         return round_to_integer(quotient, placeholders.as_integer(zero_point))
@@ -54,7 +54,7 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
 
 
 def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
-    """As `emit_quantize`, but less the zero point and in f32; what is 0 may be -0."""
+    """`emit_quantize` less the zero point, in f32; a 0 may be -0."""
     quotient = rounded(_within(value, scale, zero_point, dtype))
     if ex.lanes_of(value) == 1:  # plain x86-64 rounds by calling a function
         return rounded(quotient + ex.like(ROUND, value)) - ex.like(ROUND, value)
@@ -62,7 +62,7 @@ def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> 
 
 
 def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
-    """value / scale within what the type can hold, yet to be rounded."""
+    """value / scale, limited to what the type can hold, but not yet rounded."""
     known = isinstance(scale, placeholders.Known) and isinstance(zero_point, placeholders.Known)
     parts = _parts(scale, zero_point, dtype) if known else None
     if parts is None:
@@ -75,21 +75,21 @@ def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
 
 
 def can_quantize_wide(scale: float, zero_point: float, dtype: str) -> bool:
-    """Whether `emit_quantize_wide` can."""
+    """Whether `emit_quantize_wide` supports this scale and zero point."""
     return _parts(scale, zero_point, dtype) is not None
 
 
 def emit_quantize_wide(
     value: Expr, scale: float, zero_point: float, dtype: str, bounded: bool
 ) -> Expr:
-    """As `emit_quantize`, but int32 lanes without the zero point, which are yet to be saturated;
-    16 lanes of AVX-512.
+    """`emit_quantize` to int32 lanes without the zero point and without saturation; for 16 lanes
+    of AVX-512.
 
     Parameters
     ----------
     bounded : bool
-        Whether |value| is less than 2^30 * scale. Else what is too large is cut off: the conversion
-        makes everything outside of int32 the smallest number, which is right only on that side.
+        Whether |value| is less than 2^30 * scale. Otherwise too large values are limited first: the
+        conversion makes everything outside of int32 the smallest number, right only on that side.
     """
     parts = _parts(scale, zero_point, dtype)
     assert parts is not None
@@ -97,13 +97,13 @@ def emit_quantize_wide(
     if not bounded:
         value = ex.bind(tirx.Min(value, ex.like(high, value)))
     quotient, zeros = _quotient(value, *parts[2:]), ex.like(0, ex.reinterpret("int32", value))
-    mask, rounding = tirx.const(-1, "int16"), tirx.const(4, "int32")  # as all arithmetic: to even
+    mask, rounding = tirx.const(-1, "int16"), tirx.const(4, "int32")  # 4: the current mode, to even
     name = "llvm.x86.avx512.mask.cvtps2dq.512"
     return I.call_llvm_pure_intrin("int32x16", name, quotient, zeros, mask, rounding)
 
 
 def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:
-    """A value divided by the scale that has this reciprocal and rest of it."""
+    """A value divided by a scale, given the scale's reciprocal and the reciprocal's remainder."""
     quotient = value if reciprocal == 1 else value * ex.like(reciprocal, value)
     if not rest:
         return quotient
@@ -161,9 +161,9 @@ def _parts(scale: Any, zero_point: Any, dtype: str) -> tuple[Any, ...] | None:
 def _reciprocal(
     scale: float, zero_point: int, dtype: str
 ) -> tuple[float, float, float, float] | None:
-    """(lowest x, highest x, reciprocal, its rest) with which no integer differs; None if some do.
+    """(lowest x, highest x, reciprocal, its remainder) if every integer is right; else None.
 
-    x below the lowest and above the highest saturate.
+    x below the lowest or above the highest saturates.
     """
     exact = np.longdouble(np.float32(scale))
     with np.errstate(over="ignore"):
@@ -202,16 +202,16 @@ WORD = 2**15
 
 
 def emit_words(value: Expr, zero_point: int, factors: list[Expr]) -> Expr:
-    """int32 lanes of which the low 16 bits are the result, yet to be saturated.
+    """int32 lanes whose low 16 bits are the result, not yet saturated.
 
     Parameters
     ----------
     value : Expr
         int32 lanes.
     zero_point : int
-        Of the result.
+        Zero point of the result.
     factors : list of Expr
-        One or two, f32 lanes.
+        One or two factors, f32 lanes.
     """
     real = ex.cast("float32", value)
     if len(factors) == 2:
@@ -229,10 +229,10 @@ def saturated(value: Expr, dtype: str) -> Expr:
 def requantize_reference(
     dtype: str, value: np.ndarray, zero_point: np.ndarray, *factors: np.ndarray
 ) -> np.ndarray:
-    """The meaning by numpy.
+    """Requantisation by numpy.
 
-    A f64 product of two f32 numbers is exact. So is the sum with the zero point in x87's 64 bits
-    where it can be close to half an integer; elsewhere its last bit does not matter.
+    A f64 product of two f32 numbers is exact. So is the sum with the zero point in x87's 64 bits if
+    it can be close to half an integer; otherwise its last bit does not matter.
     """
     real = np.asarray(value).astype(np.float32)
     for factor in factors[:-1]:
@@ -242,7 +242,7 @@ def requantize_reference(
     return np.clip(total, *RANGES[dtype]).astype(dtype)
 
 
-# Steps to which 0 and -0 are the same, as they are to integers.
+# Steps for which 0 and -0 are equal, as for integers.
 _BLIND_TO_SIGNS = {
     *("constant", "item", "cast", "quantize", "dequantize", "less", "where"),
     *("add", "subtract", "multiply", "maximum", "minimum", "relu", "leaky_relu"),
@@ -250,15 +250,13 @@ _BLIND_TO_SIGNS = {
 
 
 def centred_steps(region: Region, lookups: Mapping[int, Lookup]) -> frozenset[int]:
-    """Keeps quantised values in f32 if they are only dequantised again.
+    """Numbers, as in `EpilogueOp.args`, of quantised values that may stay f32, less the zero point.
 
         dequantize(quantize(x, s, z), s, z) = s * round(x / s, within the type)
 
     A value that a model quantises between two fused operators is never stored as an integer. So
     adding and subtracting its zero point and converting it twice are useless. A product of K = 64
     with 256 columns that is quantised, then added to a residual, takes 6% less time without them.
-
-    Numbers, as in `Step.args`, of quantised values that may stay f32, less the zero point.
     """
     steps = region.epilogue
     if not steps or steps[-1].op != "quantize" or {s.op for s in steps} - _BLIND_TO_SIGNS:

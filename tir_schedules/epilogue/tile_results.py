@@ -1,4 +1,4 @@
-"""How results of register tiles are stored: at once, by way of L1, or by tiles themselves."""
+"""How results of register tiles are stored: at once, through L1, or by the tiles themselves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Leading = Callable[[Expr], Sequence[Expr]]
 
 
 class Results:
-    """Where the results of a product go.
+    """The destination of a product's results.
 
     Attributes
     ----------
     cost : int
         Instructions of the epilogue for one vector.
     in_place : bool
-        Whether tiles store their accumulators as they are, where `place` says; `store` is not used.
+        Whether tiles store their accumulators unchanged at `place`; `store` is not used then.
     """
 
     cost = 0
@@ -46,24 +46,24 @@ class Results:
 
 @dataclass
 class RowResults(Results):
-    """Results of which each row lies in one piece.
+    """Results whose rows are contiguous.
 
     Attributes
     ----------
     region : Region
-        Its output and epilogue.
+        Gives output and epilogue.
     kernel : Microkernel
-        What multiplies.
+        The kernel that multiplies.
     out : Buffer
         The result.
     epilogue : Epilogue
-        With its operands.
+        The epilogue with its operands.
     leading : callable or None
         Row -> its leading indices in `out`; None: those of the output.
     pitch : int
-        Elements from one row to the next, where tiles may store accumulators; 0 where they may not.
+        Elements from one row to the next if tiles may store accumulators; 0 if they may not.
     before : Expr or None
-        Rows of the output before these.
+        Number of rows of the output before these.
     packs : bool
         Whether rows of bytes may be stored packed.
     """
@@ -85,7 +85,7 @@ class RowResults(Results):
         self._row_of_bytes: list[Expr] = []
 
     def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        """As of `Results`."""
+        """See `Results`."""
         lanes, (*outer, n) = self.kernel.lanes, self.region.output.shape
         leading = unflatten(row, outer) if self.leading is None else self.leading(row)
         if self._bytes is None:
@@ -96,7 +96,7 @@ class RowResults(Results):
 
             store_columns(n, lanes, vector, last, put)
             return
-        # The vectors of a row come one after the other; with the last one they are stored.
+        # The vectors of a row come one after the other, and are stored with the last one.
         columns, row_of_bytes = Columns(vector * lanes, lanes, lanes), self._row_of_bytes
         row_of_bytes.append(self.epilogue(value, row, columns, self._bytes))
         if last:
@@ -105,13 +105,13 @@ class RowResults(Results):
             row_of_bytes.clear()
 
     def place(self, row: Expr, vector: Expr) -> Place:
-        """As of `Results`."""
+        """See `Results`."""
         assert self.leading is not None
         return Place(self.out, row, vector * self.kernel.lanes, self.leading, self.pitch)
 
 
 def stores_in_place(region: Region, kernel: Microkernel) -> bool:
-    """Whether results are accumulators as they are, in whole tiles."""
+    """Whether results are unchanged accumulators, in whole tiles."""
     plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
     return kernel.by_tiles and plain and region.output.shape[-1] % kernel.lanes == 0
 
@@ -146,7 +146,7 @@ def store_tile(
 
 
 def rest(result: Tile, buffer: Expr, row: Index) -> None:
-    """Stores the accumulators of a tile as they are, from a row of a buffer on."""
+    """Stores the accumulators of a tile unchanged, from a row of a buffer on."""
     for i in range(result.rows):
         for j in range(result.vectors):
             columns = ramp(j * result.lanes, result.lanes)
@@ -156,7 +156,7 @@ def rest(result: Tile, buffer: Expr, row: Index) -> None:
 def store_columns(
     n: Index, lanes: int, vector: Index, last: bool, store: Callable[[Columns], None]
 ) -> None:
-    """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
+    """Runs `store(columns)` for one vector of columns; only the last vector may be partial."""
 
     def with_valid(valid: Index) -> None:
         store(Columns(vector * lanes, lanes, valid))

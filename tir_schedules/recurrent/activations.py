@@ -26,19 +26,19 @@ _FUNCTIONS = ("exp", "sigmoid", "softplus", "tanh")
 
 @dataclass(frozen=True)
 class Mathematics:
-    """What the functions are made of, over vectors or over arrays.
+    """The operations of activation functions, over vectors or over arrays.
 
     Attributes
     ----------
     functions : dict
-        By name: exp, sigmoid, softplus, tanh.
+        exp, sigmoid, softplus and tanh, by name.
     absolute : callable
     bounded : callable
         (value, least, most) -> the value within these bounds; NaN stays NaN.
     choose : callable
         (condition, one, other) -> one where the condition holds, else the other.
     like : callable
-        (number, value) -> the number as the value's type has it.
+        (number, value) -> the number in the value's type.
     named : callable
         Gives a value a name, so that it is computed once.
     """
@@ -105,7 +105,7 @@ def activation_of(text: str, over: Mathematics) -> Callable[[Any], Any]:
 
 
 def vector_mathematics(dtype: str) -> Mathematics:
-    """Of vectors of "float32" or "float64"."""
+    """The operations on vectors of "float32" or "float64"."""
 
     def bounded(value: Expr, least: float, most: float) -> Expr:
         # In this order a NaN stays.
@@ -120,7 +120,7 @@ def vector_mathematics(dtype: str) -> Mathematics:
 
 _ARRAYS: dict[str, Callable[[Any], Any]] = {name: FUSIBLE_OPS[name].numpy for name in _FUNCTIONS}
 ARRAYS = Mathematics(_ARRAYS, np.abs, np.clip, np.where, lambda number, _: number, lambda x: x)
-"""Of arrays."""
+"""The operations on arrays."""
 
 
 def _wide_sigmoid(x: Expr) -> Expr:
@@ -148,7 +148,7 @@ _WIDE: dict[str, Callable[[Any], Any]] = {
 #     RNN     h' = f(gate)
 #
 # Gates are in ONNX's order. Equations are those of the ONNX operators LSTM, GRU and RNN; as in ONNX
-# Runtime, `clip` bounds what functions of gates are applied to, but not the memory.
+# Runtime, `clip` bounds the arguments of gate functions, but not the memory.
 
 
 class Cell:
@@ -158,7 +158,7 @@ class Cell:
     ----------
     problem : RecurrentProblem
     over : Mathematics
-        What its functions are made of.
+        The operations of its functions.
     """
 
     def __init__(self, problem: RecurrentProblem, over: Mathematics) -> None:
@@ -166,7 +166,7 @@ class Cell:
         self.activations = [activation_of(text, over) for text in problem.activations]
 
     def activate(self, number: int, gate: Any) -> Any:
-        """A function of a gate."""
+        """Applies a function to a gate."""
         clip = self.problem.clip
         bounded = self.over.bounded(gate, -clip, clip) if clip else gate
         return self.over.named(self.activations[number](bounded))
@@ -178,7 +178,7 @@ class Cell:
         return self.lstm_shown(shows, following), following
 
     def lstm_gates(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> list[Any]:
-        """The gates, with the functions of those that need no next c; parameters as of `lstm`."""
+        """The gates, with the functions of those that need no next c; parameters: see `lstm`."""
         i, o, f, c = gates
         if peepholes:
             i, f = i + peepholes[0] * memory, f + peepholes[2] * memory
@@ -187,7 +187,7 @@ class Cell:
         return [enter, o if peepholes else self.activate(0, o), forget, c]
 
     def lstm_memory(self, begun: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
-        """The function of the output gate, and the next c, of what `lstm_gates` gives."""
+        """The function of the output gate, and the next c, from the result of `lstm_gates`."""
         enter, shows, forget, c = begun
         following = self.over.named(forget * memory + enter * self.activate(1, c))
         if peepholes:

@@ -1,9 +1,9 @@
 """The configuration of a recurrent kernel, and how its weight is cut into panels.
 
-A panel holds what some neighbouring hidden values read: their columns of all gates of a product.
-The last panel overlaps the one before it if there is no whole one left; what both compute is the
-same. So a tile is full, and no vector reaches beyond the hidden values. If they are fewer than a
-register has lanes, vectors are as short.
+A panel holds the columns that some neighbouring hidden values read: all gates of a product. A last
+panel that would be partial overlaps the one before it; both compute equal results. So a tile is
+full, and no vector reaches beyond the hidden values. If these are fewer than a register has lanes,
+vectors are as short.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tir_schedules.rows.quantization_range import LARGEST, emit_extremes, emit_p
 from .problem import RecurrentProblem
 
 ACCUMULATORS = {"scalar": 4, "avx2": 12, "avx512": 24}
-"""Registers of a tile, by the level of vectors."""
+"""Accumulators of a tile in registers, by the level of vectors."""
 PAIR_ACCUMULATORS = {**ACCUMULATORS, "avx2": 8}  # a product needs a register before it is added
-BYTE_INSTRUCTIONS, WORD_INSTRUCTIONS = 3, 2  # of a product of pairs, with the addition
+BYTE_INSTRUCTIONS, WORD_INSTRUCTIONS = 3, 2  # for a product of pairs, with the addition
 CELL_CYCLES = 132.0  # of a vector of an LSTM's hidden values, for each row, measured on Zen 4
 MOST_ROWS = 12
 ENOUGH = 16
-"""Accumulators of a tile whose products wait for no others, with room to spare."""
+"""Accumulators of a tile with which no product waits for another, with room to spare."""
 
 
 class RecurrentConfig(Config, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class RecurrentConfig(Config, frozen=True, kw_only=True):
     Attributes
     ----------
     kernel : str
-        The microkernel that products are made of.
+        The microkernel that multiplies.
     rows : int
         Most rows of a tile: sequences that are multiplied at once.
     units : int
@@ -71,7 +71,7 @@ class Panels:
     Attributes
     ----------
     gates : tuple of int
-        The gates that it has.
+        The gates of the product.
     lanes : int
         Hidden values of a vector.
     units : int
@@ -95,7 +95,7 @@ class Panels:
         # Hidden values of a panel, and how many panels there are.
         self.width = self.units * self.lanes
         self.count = math.ceil(self.hidden / self.width)
-        # Vectors of a step of K: of each unit all gates. The last step may be padded with zeros.
+        # Vectors of a step of K: all gates of each unit. The last step may be padded with zeros.
         self.vectors = self.units * len(self.gates)
         self.steps = math.ceil(self.hidden / self.kr)
         # Elements of all panels of a direction.
@@ -113,10 +113,10 @@ def panels_of(problem: RecurrentProblem, config: RecurrentConfig) -> list[Panels
 
 
 def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel:
-    """The microkernel, with tiles of the shape that a configuration has."""
+    """The microkernel, with tiles of a configuration's shape."""
     kernel = microkernel_named(config.kernel)
     if problem.quantized:
-        # What multiplies levels by weights of bytes or of words.
+        # Kernels that multiply levels by weights of bytes or of words.
         if has_pairs(kernel):
             bytes_ = problem.weight_dtype == "int8"
             kernel = byte_tile(kernel) if bytes_ else packed_words_tile(kernel)
@@ -139,14 +139,14 @@ def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem
     Raises
     ------
     ConfigError
-        Saying which field is out of range.
+        If a field is out of range; the message names it.
     """
     problem = RecurrentProblem.of(region)
     lanes = kernel_of(problem, config).lanes
     most = {"rows": MOST_ROWS, "units": problem.hidden // lanes, "threads": 4096}
     check_numbers(region, config, most)
     kernel = microkernel_named(config.kernel)
-    # Weights of words: VNNI's instructions multiply bytes.
+    # VNNI's instructions multiply bytes, not weights of words.
     lacks_words = problem.weight_dtype == "int16" and kernel.kr > 1 and not has_pairs(kernel)
     floats = {"float32", problem.weight_dtype} & {"float32", "bfloat16"}
     types = {"int8"} if problem.quantized else floats
@@ -190,9 +190,10 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
 
 
 def _kernel(problem: RecurrentProblem, isa: Isa) -> Microkernel:
-    """What multiplies. Instructions for bytes have whole registers: fewer values are scalars.
+    """The kernel that multiplies; byte instructions need whole registers of hidden values.
 
-    Without instructions for bfloat16, weights of it are widened when they are packed.
+    Fewer values are multiplied as scalars. Without instructions for bfloat16, bfloat16 weights are
+    widened when they are packed.
     """
     if problem.weight_dtype == "bfloat16" and isa.multiplies_bf16:
         kernel = kernels_for(isa, "bfloat16", "bfloat16")[0]
@@ -212,8 +213,8 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
     """Cycles of the busiest thread.
 
     A step of K of a tile takes the time of its products, of the latency of one of them, or of its
-    loads. The first block of rows gets a panel from where the whole weight fits, the others from L1
-    if the panel leaves room there; else what cells read comes from L2, too.
+    loads. The first block of rows gets a panel from the cache that holds the whole weight, the
+    others from L1 if the panel leaves room there; else operands of cells come from L2, too.
     """
     problem = RecurrentProblem.of(region.sampled())
     parts = parts_of(problem, config.threads, problem.batch)
@@ -239,7 +240,7 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
         stays = panel <= machine.l1_bytes / 2
         far_blocks = 1 if stays else blocks
         steps = far_blocks * far + (blocks - far_blocks) * near
-        # A panel that does not stay in L1 drives out what cells read: sums and a state.
+        # A panel that does not stay in L1 evicts what cells read: sums and a state.
         vector = kernel.lanes * DataType(kernel.acc_dtype).itemsize
         read = 0 if stays else vector * (len(panels.gates) + 1) / l2_rate
         once = 10 + 2 * tile + rows * panels.units * (CELL_CYCLES + read)
@@ -248,7 +249,7 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
 
 
 def _threads(problem: RecurrentProblem, machine: Machine) -> int:
-    """Threads that are worth it; no more than there are directions and sequences."""
+    """The number of threads that pays; at most one for each direction and sequence."""
     work = problem.directions * problem.steps * problem.batch * problem.gates * problem.hidden**2
     us = work / (machine.isa.f32_lanes * machine.fma_rate) / machine.cycles_per_us
     worth = threads_worth(machine, us)
@@ -257,28 +258,27 @@ def _threads(problem: RecurrentProblem, machine: Machine) -> int:
 
 
 def parts_of(problem: RecurrentProblem, threads: int, batch: int | None = None) -> int:
-    """Shares of the sequences of a direction: threads take as many shares of each other.
+    """Number of shares of each direction's sequences; every thread gets equally many shares.
 
     Parameters
     ----------
     batch : int or None
-        Sequences, if their number is known.
+        Number of sequences, if it is known.
     """
     sides = problem.directions
     parts = threads if threads % sides else threads // sides
     return parts if batch is None else min(parts, max(1, batch))
 
 
-# Products of 8-bit integers in a recurrence: h as levels, and what sums of them stand for.
+# Products of 8-bit integers in a recurrence: h as levels, and the value of their sums.
 #
-#     h[row] = scale[row] * (level - zero_point[row])        level 0 to 255, as
-#     DynamicQuantizeLinear
+#     h[row] = scale[row] * (level - zero_point[row])    level 0 to 255, as DynamicQuantizeLinear
 #     gate = part + scale[row] * weight_scale[column] * sum of (level - zero_point) * weight
 #
-# Each sequence has a scale of its own in every step. Levels are multiplied as bytes: sums start
-# with -zero_point times the column's sum. Without VNNI, products that bytes cannot add stand apart
-# (`large_pairs`), and weights of words, which are 8-bit integers less a zero point, are multiplied
-# by level - zero_point as words of 16 bits.
+# Each sequence has its own scale in every step. Levels are multiplied as bytes: sums start with
+# -zero_point times the column's sum. Without VNNI, products that bytes cannot add are computed
+# apart (`large_pairs`), and weights of words, which are 8-bit integers less a zero point, are
+# multiplied by level - zero_point as words of 16 bits.
 
 
 UNROLL = 4  # independent minima and maxima of a state
@@ -289,7 +289,7 @@ Place = tuple[Expr, Expr]
 
 
 def loaded(operand: Expr | Address) -> Expr:
-    """An operand of a kernel of vectors; tiles alone take addresses."""
+    """Asserts that an operand is a vector; only tiles take addresses."""
     assert isinstance(operand, tirx.Expr)
     return operand
 
@@ -308,14 +308,14 @@ class Levels:
     problem : RecurrentProblem
         The layer.
     kernel : Microkernel
-        What multiplies.
+        The kernel that multiplies.
     batch : Expr or int
-        Sequences there is room for.
+        Number of sequences that buffers have room for.
     read_sums : callable or None
-        (direction, first column) -> sums of a vector of the weight's columns, int32, if sums of
-        products start with these.
+        (direction, first column) -> int32 sums of a vector of the weight's columns, if sums of
+        products start with them.
     scales : Buffer
-        Of the weight's columns, [directions, gates * hidden].
+        Scales of the weight's columns, [directions, gates * hidden].
     """
 
     problem: RecurrentProblem
@@ -328,13 +328,13 @@ class Levels:
         problem, kernel, self.hidden = self.problem, self.kernel, self.problem.hidden
         sequences = problem.directions, self.batch
         width = kernel.steps(problem.hidden) * kernel.kr
-        # Of each sequence.
+        # For each sequence.
         self.levels = I.sblock_alloc_buffer((*sequences, width), kernel.a_dtype)
         self.factors = I.sblock_alloc_buffer(sequences, "float32")
         self.zero_points = I.sblock_alloc_buffer(sequences, "int32")
 
     def round(self, sequence: Place, read: Callable[[Expr], Expr]) -> None:
-        """The levels of a sequence's h; `read` gives columns of it."""
+        """Stores the levels of a sequence's h; `read` gives columns of h."""
         lanes, hidden = self.kernel.lanes, self.hidden
         extremes = emit_extremes(
             lanes, hidden, UNROLL, lambda columns: read(ramp(columns.start, columns.lanes))
@@ -355,11 +355,11 @@ class Levels:
             I.buffer_store(self.levels, value, [*sequence, columns])
 
     def operand(self, sequence: Place, first: Index) -> Expr:
-        """kr levels of a sequence, from the first one on, as products take them."""
+        """kr levels of a sequence, from `first` on, in the form that products take."""
         return loaded(self.kernel.a_operand(self.levels, [*sequence, first], 0))
 
     def start(self, sequence: Place, column: Expr) -> Expr:
-        """What the sums of a vector of columns start with."""
+        """The starting sums of a vector of columns."""
         lanes = self.kernel.lanes
         if not starts_with_sums(self.kernel):
             return constant(0, "int32", lanes)
@@ -367,7 +367,7 @@ class Levels:
         return splat(-self.zero_points[sequence], lanes) * self.read_sums(sequence[0], column)
 
     def number(self, total: Expr, sequence: Place, column: Expr) -> Expr:
-        """What the sums of a vector of columns stand for."""
+        """The f32 value of the sums of a vector of columns."""
         lanes = self.kernel.lanes
         factor = splat(self.factors[sequence], lanes)
         return cast("float32", total) * (factor * self.scales[sequence[0], ramp(column, lanes)])

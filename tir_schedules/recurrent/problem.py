@@ -14,11 +14,11 @@ GATES = {"lstm": 4, "gru": 3, "gru_linear": 3, "rnn": 1}
 """Gates by cell. "gru_linear" multiplies by the weight before it resets (linear_before_reset)."""
 STATES = {"lstm": 2, "gru": 1, "gru_linear": 1, "rnn": 1}
 OPTIONAL = ("hidden", "memory", "bias", "peepholes", "lengths", "scales")
-"""Inputs behind those that all regions have, in order; the attribute "given" names them."""
+"""Inputs after those that all regions have, in order; the attribute "given" names them."""
 WEIGHTS = ("float32", "float64", "float16", "bfloat16", "int8", "int16")
-"""Types of a weight. Sums of products of narrow floats are float32. If a CPU multiplies bfloat16,
-h is rounded to it before. h is rounded to 8 bits before it is multiplied by integers; "scales" are
-those of the weight's columns. "int16" holds 8-bit integers less a zero point."""
+"""Types of a weight. Products of narrow floats are summed in float32. If a CPU multiplies bfloat16,
+h is first rounded to it. For integers h is first rounded to 8 bits; "scales" are those of the
+weight's columns. "int16" holds 8-bit integers less a zero point."""
 
 
 @dataclass
@@ -36,13 +36,13 @@ class RecurrentProblem:
     activations : tuple of str
         The functions of a step, in ONNX's order, as `activations` writes them.
     clip : float
-        The bound of what functions of gates are applied to; 0 if there is none.
+        Bound of the arguments of gate functions; 0 if there is none.
     coupled : bool
         Whether an LSTM forgets as much as it takes in (input_forget).
     finals : bool
-        Whether the final states are behind the hidden states of all steps.
+        Whether the final states follow the hidden states of all steps.
     given : tuple of str
-        Which of `OPTIONAL` there are.
+        The inputs of `OPTIONAL` that exist.
     weight_dtype : str
         One of `WEIGHTS`.
     """
@@ -66,7 +66,7 @@ class RecurrentProblem:
         Raises
         ------
         ConfigError
-            If it is not one that the template builds.
+            If the template does not build the region.
         """
         reason = misfit(region)
         if reason is not None:
@@ -78,10 +78,10 @@ class RecurrentProblem:
         # Whether h is quantised before each product; the type of everything but the weight.
         self.quantized = self.weight_dtype in ("int8", "int16")
         self.dtype = "float64" if self.weight_dtype == "float64" else "float32"
-        # A cell's states: h, and of an LSTM c; those that are shown at the end.
+        # A cell's states: h, and of an LSTM c; and how many of them follow the steps' results.
         self.gates, self.states = GATES[self.cell], STATES[self.cell]
         self.shown = self.states if self.finals else 0
-        # The gates of each product of a step: a GRU resets between two of them.
+        # The gates of each product of a step: a GRU resets h between two products.
         self.products: tuple[tuple[int, ...], ...] = (tuple(range(self.gates)),)
         if self.cell == "gru":
             self.products = ((0, 1), (2,))

@@ -1,13 +1,13 @@
 """Template "recurrent": all steps of an LSTM, GRU or RNN, in one direction or in both.
 
-    part [steps, batch, directions * gates * hidden], weight [directions, gates * hidden, hidden],
-    and those of h, c [directions, batch, hidden], bias [directions, hidden] of a GRU's third gate,
-    peepholes [directions, 3 * hidden], lengths [batch] and, of a weight of 8 bits, scales
-    [directions, gates * hidden] that there are
+    part [steps, batch, directions * gates * hidden], weight [directions, gates * hidden, hidden];
+    optional: h, c [directions, batch, hidden], bias [directions, hidden] of a GRU's third gate,
+    peepholes [directions, 3 * hidden], lengths [batch], scales [directions, gates * hidden] of a
+    weight of 8 bits
         ->  [steps + states, directions, batch, hidden]: h of all steps, then the final h and c
 
-The input parts hold what x and the other biases give to the gates. Directions and sequences are
-independent of each other; threads share them. The weight is packed in panels, of all gates of some
+The input parts are what x and the other biases add to the gates. Directions and sequences are
+independent of each other; threads share them. The weight is packed in panels with all gates of some
 hidden values, so that a tile has whole cells.
 """
 
@@ -35,13 +35,13 @@ from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps
 from .weight import WEIGHT, RecurrentWeight, RestsOf, large_pairs
 
 RECURRENT_ATTRS = "tvm_hybrid.recurrent"
-"""Attribute of `plain_function`: those of its region, as JSON."""
+"""Attribute of `plain_function`: the attributes of its region, as JSON."""
 
 
 def plain_function(region: Region) -> tirx.PrimFunc:
-    """What a region means, as scalar code that reads the weight as it is.
+    """The meaning of a region as scalar code, which reads the weight unpacked.
 
-    TVM's own passes can compile it: no size and no index comes out of memory.
+    TVM's own passes can compile it, as no size and no index is read from memory.
     """
     problem = RecurrentProblem.of(region)
     name = "scalar_u8s8s32_4x4" if problem.quantized else "scalar_f32_4x4"
@@ -72,17 +72,17 @@ def plain_function(region: Region) -> tirx.PrimFunc:
 
 
 def _parameters(region: Region, problem: RecurrentProblem, stored: Tensor) -> dict[str, Expr]:
-    """The parameters of the function under construction, for a weight that is stored so."""
+    """The parameters of the function under construction, for a weight stored as `stored`."""
     names = ("part", "weight", *problem.given, "output")
     tensors = (region.inputs[0], stored, *region.inputs[2:], region.output)
     return dict(zip(names, map(emission.tensor_parameter, names, tensors), strict=True))
 
 
 def _known(total: int, most: int) -> ForTiles:
-    """Tiles of a known number of sequences.
+    """Tiles of a static number of sequences.
 
-    Of two heights, one may be of a single tile. Alone outside of the others' loop it would lose its
-    registers to constants of the cells, which LLVM keeps for the inner loop: one loop has both.
+    If tiles have two heights, one loop has both: a single tile outside of the loop would lose its
+    registers to constants of the cells, which LLVM keeps for the inner loop.
     """
     tall, *others = blocking.balanced(total, most)
 
@@ -109,7 +109,7 @@ def _open(total: Expr, most: int, vectors: int) -> ForTiles:
 
 
 def _rounded(states: np.ndarray) -> np.ndarray:
-    """Each row as 8 bits have it, by float32: numbers near a tie go where the kernel's go."""
+    """Each row rounded to 8 bits in float32, so that numbers near a tie go as in the kernel."""
     states = states.astype(np.float32)
     scale, zero_point = np.array([dynamic_range(row) for row in states]).T[..., None]
     return np.clip(np.rint(states / scale), -zero_point, LARGEST - zero_point) * scale
@@ -178,8 +178,8 @@ class Recurrent(template.Template[RecurrentConfig]):
                 buffers.sums = I.sblock_alloc_buffer(shape, kernel.acc_dtype)
                 loops = problem, kernel, buffers, panels, packed, side
                 rests = None if weight.large is None else RestsOf(weight, parameters["weight"])
-                count, asks = as_expr(extent(problem.steps)), config.rows > 1
-                steps = Steps(*loops, count, ex.materialise, rests, asks)
+                count, prefetches = as_expr(extent(problem.steps)), config.rows > 1
+                steps = Steps(*loops, count, ex.materialise, rests, prefetches)
                 if known is None:
                     first, rows = emission.share_of(as_expr(batch), share, parts)
                     steps.emit(first, rows, _open(rows, config.rows, vectors))
@@ -247,7 +247,7 @@ class Recurrent(template.Template[RecurrentConfig]):
         """What the weight's values decide, for `explain`."""
         if large_pairs(RecurrentProblem.of(region), config) is None:
             return ""
-        return "pairs of bytes where few of the weight's pairs are large, else bytes as words"
+        return "pairs of bytes if few of the weight's pairs are large, else bytes as words"
 
 
 RECURRENT_TEMPLATE = template.register_template(Recurrent())

@@ -7,7 +7,7 @@
                 for each tile of sequences: multiply h by the panel, starting with the input part
                     for each sequence, each vector of hidden values: the cell
 
-States are kept twice: a step reads the ones and writes the others. For products of bfloat16, h is
+States are kept twice: a step reads one copy and writes the other. For products of bfloat16, h is
 rounded where it is computed.
 """
 
@@ -34,7 +34,7 @@ from .problem import RecurrentProblem
 from .weight import RestsOf
 
 MOST_WRITTEN = 4
-"""Vectors of several known rows, whose cells LLVM may write out. Of more, products lose their
+"""Most vectors of several static rows whose cells LLVM may unroll. With more, products lose their
 registers to the cells: as a loop, an RNN of 8 sequences takes 0.62 of the time. Two rows by two
 vectors of a GRU take 1.05 to 1.10 of the time as a loop."""
 
@@ -54,12 +54,12 @@ class Buffers:
     states : sequence of Buffer
         h, and of an LSTM c: [2, directions, batch, hidden].
     kept : sequence of Buffer
-        Of a GRU that resets before it multiplies: z, and the reset h.
+        For a GRU that resets before it multiplies: z, and the reset h.
     rounded : sequence of Buffer
-        If products are of bfloat16: h, [2, directions, batch, steps of K * kr], and of a GRU that
+        For products of bfloat16: h, [2, directions, batch, steps of K * kr], and for a GRU that
         resets before it multiplies the reset h, without the first axis; both as bits.
     levels : Levels or None
-        Of states, if products are of 8 bits.
+        Levels of states, for products of 8 bits.
     sums : Buffer
         Accumulators of a tile; each task allocates its own.
     """
@@ -101,12 +101,13 @@ class Steps:
     side : Expr
         The direction, counted from 0.
     steps : Expr
+        Number of steps.
     named : callable
         Gives an index a name.
     rests : RestsOf or None
-        What products of pairs of bytes leave.
+        The products that pairs of bytes cannot add.
     prefetches : bool
-        Whether a tile asks for the input parts of the next one.
+        Whether a tile prefetches the input parts of the next one.
     """
 
     problem: RecurrentProblem
@@ -122,18 +123,18 @@ class Steps:
 
     @cached_property
     def cell(self) -> Cell:
-        """What becomes of the gates, over vectors."""
+        """Computes states from gates, over vectors."""
         return Cell(self.problem, vector_mathematics(self.problem.dtype))
 
     def emit(self, first: Expr, rows: Index, for_tiles: ForTiles) -> None:
-        """The steps of the sequences from the first one on; `for_tiles` cuts them."""
+        """Emits the steps of the sequences from `first` on; `for_tiles` cuts the sequences."""
         self._begin(first, rows)
         with I.serial(self.steps) as step, opaque_block("step"):
             backward = self.steps - 1 - step
             time = backward if self.problem.direction == "reverse" else step
             if self.problem.direction == "bidirectional":
                 time = tirx.Select(tirx.EQ(self.side, 0), step, backward)
-            step_of = _Step(self, self.named(time), self.named(step % 2))
+            step_of = _TimeStep(self, self.named(time), self.named(step % 2))
             levels, state = self.buffers.levels, self.buffers.states[0]
             if levels is not None:
                 # The levels of each sequence's h.
@@ -155,7 +156,7 @@ class Steps:
             body(first + row, ramp(self.named(start), lanes))
 
     def _begin(self, first: Expr, rows: Index) -> None:
-        """The initial states."""
+        """Stores the initial states."""
         zero = constant(0, self.problem.dtype, self.kernel.lanes)
 
         def begin(row: Expr, columns: Expr) -> None:
@@ -170,13 +171,13 @@ class Steps:
         self._each_vector(first, rows, begin)
 
     def round(self, number: int, row: Sequence[Index], columns: Expr, value: Expr) -> None:
-        """Keeps a vector as products of bfloat16 read it; nothing for other products."""
+        """Stores a vector for products of bfloat16; does nothing for other products."""
         if self.buffers.rounded:
             bits = bfloat16.narrow(bind(value))
             I.buffer_store(self.buffers.rounded[number], bits, [*row, columns])
 
     def _pad(self, first: Expr, rows: Index) -> None:
-        """Zeros behind rounded states, for the last step of K."""
+        """Stores zeros after rounded states, for the last step of K."""
         hidden = self.problem.hidden
         padding = self.kernel.steps(hidden) * self.kernel.kr - hidden
         if not self.buffers.rounded or not padding:
@@ -190,7 +191,7 @@ class Steps:
                         I.buffer_store(buffer, zero, [*half, self.side, row, column])
 
     def _end(self, first: Expr, rows: Index) -> None:
-        """The final states, behind those of all steps."""
+        """Stores the final states, after those of all steps."""
         if not self.problem.shown:
             return
 
@@ -205,7 +206,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Those of one panel.
+    """The tiles of one panel.
 
     Attributes
     ----------
@@ -218,7 +219,7 @@ class _Tiles:
     first : Expr
         The first sequence.
     sequences : Expr or int
-        How many there are.
+        Number of sequences.
     """
 
     product: int
@@ -229,15 +230,15 @@ class _Tiles:
 
 
 @dataclass(frozen=True)
-class _Step:
-    """One step.
+class _TimeStep:
+    """One step of a sequence.
 
     Attributes
     ----------
     time : Expr
         Its place in the sequence.
     now : Expr
-        0 or 1: which states it reads.
+        0 or 1: which copy of the states it reads.
     """
 
     of: Steps
@@ -245,7 +246,7 @@ class _Step:
     now: Expr
 
     def multiply(self, tiles: _Tiles, begin: Index, rows: int) -> None:
-        """The sums of a tile: input parts, or biases, and products."""
+        """Emits the sums of a tile: input parts, or biases, and products."""
         of, product, place, row = self.of, tiles.product, tiles.place, tiles.first + begin
         panels, lanes, levels = of.panels[product], of.kernel.lanes, of.buffers.levels
 
@@ -261,7 +262,7 @@ class _Step:
                 return zero if bias is None else bias[of.side, ramp(columns, lanes)]
             return self._part(row + i, panels.gates[gate], columns)
 
-        # A GRU's second product is of the reset h.
+        # A GRU's second product multiplies the reset h.
         state = of.buffers.kept[1] if product else of.buffers.states[0]
         index = [of.side] if product else [self.now, of.side]
 
@@ -290,7 +291,7 @@ class _Step:
                 with I.Then():
                     accumulate(of.kernel)
                     assert levels is not None
-                    # The products of what pairs of bytes leave.
+                    # The products that pairs of bytes cannot add.
                     with I.serial(of.rests.count) as entry:
                         for j in range(tile.vectors):
                             number = of.side * panels.count + tiles.panel
@@ -305,10 +306,10 @@ class _Step:
                 I.buffer_store(of.buffers.sums, tile.value(i, j), [i, ramp(j * lanes, lanes)])
 
     def _prefetch(self, tiles: _Tiles, row: Expr, rows: int) -> None:
-        """Asks for the input parts of the next tile: the next rows, or the next panel's first.
+        """Prefetches the input parts of the next tile: the next rows, or the next panel's first.
 
-        Rows of parts are often a multiple of 4 KB apart, where no CPU looks ahead by itself: of 32
-        sequences of 256 values, weights of 8 bits, an LSTM takes 0.77 to 0.97 of the time.
+        Rows of parts are often a multiple of 4 KB apart, where no CPU prefetches by itself: with 32
+        sequences of 256 values and weights of 8 bits, an LSTM takes 0.77 to 0.97 of the time.
         """
         of, panels = self.of, self.of.panels[tiles.product]
         last = row + rows >= tiles.first + tiles.sequences
@@ -324,10 +325,10 @@ class _Step:
                             prefetch(of.buffers.parameters["part"][self.time, row + i, column])
 
     def finish(self, tiles: _Tiles, begin: Index, rows: Index) -> None:
-        """The cells of a tile, of its sums, in a loop for each function that waits for another.
+        """Emits a tile's cells from its sums, with a loop for each function that waits for another.
 
-        A CPU looks ahead less far than a vector's chain of functions is long. A vector of an LSTM's
-        cells takes 132 cycles on Zen 4 in three loops, 158 to 179 where one has all gates and c.
+        A vector's chain of functions is longer than a CPU looks ahead. A vector of an LSTM's cells
+        takes 132 cycles on Zen 4 in three loops, 158 to 179 if one loop has all gates and c.
         """
         loops: dict[str, tuple[CellBody, ...]] = {
             "lstm": (self._begin_lstm, self._remember, self._show),
@@ -337,7 +338,7 @@ class _Step:
         many = isinstance(rows, int) and rows > 1 and rows * panels.units > MOST_WRITTEN
         for body in loops.get(of.problem.cell, (self._cell,)):
             if many:
-                # In an inner loop, constants of cells would be worth more than accumulators.
+                # In an inner loop, LLVM would prefer constants of cells to accumulators.
                 with whole_loop(rows * panels.units, hidden=True) as number, opaque_block("cell"):
                     i = of.named(I.floordiv(number, panels.units))
                     unit = of.named(number - i * panels.units)
@@ -347,7 +348,7 @@ class _Step:
                 body(tiles, row, i, unit, of.named(tiles.place + unit * of.kernel.lanes))
 
     def _cell(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> None:
-        """A vector of the next states, but for an LSTM; of a GRU's first product, z and r."""
+        """A vector of the next states, except of an LSTM; for a GRU's first product, z and r."""
         of, cell, row = self.of, self.of.cell, first + i
         sums = self._gates(tiles, first, i, unit, columns)
         index = [of.side, row, ramp(columns, of.kernel.lanes)]
@@ -382,7 +383,7 @@ class _Step:
         self._keep(tiles, i, unit, [self.of.cell.activate(0, gate) for gate in gates])
 
     def _remember(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> None:
-        """An LSTM's next c, and how much of it is shown in the place of the next h."""
+        """An LSTM's next c, and the value of its output gate in the place of the next h."""
         of, row = self.of, first + i
         gates = self._totals(tiles, i, unit)
         if of.buffers.levels is not None:
@@ -393,20 +394,20 @@ class _Step:
             I.buffer_store(state, value, index)
 
     def _show(self, _: _Tiles, first: Expr, i: Expr, _unit: Expr, columns: Expr) -> None:
-        """An LSTM's next states, of what `_remember` has found."""
+        """An LSTM's next states, from the results of `_remember`."""
         of, row = self.of, first + i
         index = (1 - self.now, of.side, row, ramp(columns, of.kernel.lanes))
         shows, following = (bind(state[index]) for state in of.buffers.states)
         self._store([of.cell.lstm_shown(shows, following), following], row, columns)
 
     def _totals(self, tiles: _Tiles, i: Expr, unit: Expr) -> list[Expr]:
-        """The vectors of a tile's sums that a cell has."""
+        """The vectors of a tile's sums for one cell."""
         lanes, count = self.of.kernel.lanes, len(self.of.panels[tiles.product].gates)
         vectors = (unit * count + number for number in range(count))
         return [bind(self.of.buffers.sums[i, ramp(each * lanes, lanes)]) for each in vectors]
 
     def _gates(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> list[Expr]:
-        """The gates of a cell; sums of floats have started with the input part."""
+        """The gates of a cell; float sums contain the input part already."""
         of, row, totals = self.of, first + i, self._totals(tiles, i, unit)
         levels = of.buffers.levels
         if levels is None:
@@ -418,7 +419,7 @@ class _Step:
         return found
 
     def _keep(self, tiles: _Tiles, i: Expr, unit: Expr, values: list[Expr]) -> None:
-        """Puts vectors in the place of a cell's first sums."""
+        """Stores vectors in the place of a cell's first sums."""
         of, lanes = self.of, self.of.kernel.lanes
         count = len(of.panels[tiles.product].gates)
         for number, value in enumerate(values):
@@ -435,7 +436,7 @@ class _Step:
         return [weights[of.side, ramp(each, of.kernel.lanes)] for each in places]
 
     def _store(self, states: list[Expr], row: Expr, columns: Expr) -> None:
-        """The next states, and what the layer shows of this step."""
+        """Stores the next states, and the layer's result of this step."""
         of, lanes = self.of, self.of.kernel.lanes
         lengths = of.buffers.parameters.get("lengths")
         shown = bind(states[0])
@@ -460,11 +461,11 @@ class _Step:
         return bind(state[self.now, self.of.side, row, columns])
 
     def _apart(self, gate: int) -> bool:
-        """Whether a gate's input part is not added to its product."""
+        """Whether a gate's input part is kept apart from its product."""
         return self.of.problem.cell == "gru_linear" and gate == 2
 
     def _part(self, row: Expr, gate: int, columns: Expr) -> Expr:
-        """What the inputs give to a gate."""
+        """The input part of a gate."""
         place = ramp(self._column(gate) + columns, self.of.kernel.lanes)
         return self.of.buffers.parameters["part"][self.time, row, place]
 

@@ -1,12 +1,12 @@
-"""The weight of a recurrence as its panels hold it.
+"""The weight of a recurrence, packed in panels.
 
     [directions, gates * hidden, hidden]
         ->  flat: [direction][product][panel][K / kr][unit][gate][lane][kr]
 
-K is padded with zeros. Elements are of the type that the kernel multiplies: narrow floats are
-widened unless it multiplies them. Behind the panels of bytes lie their large pairs (`large_pairs`),
-where a kernel adds pairs, and the sums of columns, int32. Other constant inputs, such as biases,
-stay as they are.
+K is padded with zeros. Elements have the type that the kernel multiplies: narrow floats are widened
+unless it multiplies them. After panels of bytes come their large pairs (`large_pairs`), if the
+kernel adds pairs, and the sums of columns, int32. Other constant inputs, such as biases, are not
+packed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .config import RecurrentConfig, check, kernel_of, loaded, panels_of, starts
 from .problem import RecurrentProblem
 
 WEIGHT = 1
-"""Which input it is."""
+"""Number of the weight among the inputs."""
 
 
 def large_pairs(problem: RecurrentProblem, config: RecurrentConfig) -> LargePairs | None:
-    """Where pairs lie that bytes cannot add; None if the kernel does not add pairs of bytes."""
+    """Places of the pairs that bytes cannot add; None if the kernel does not add pairs of bytes."""
     kernel = kernel_of(problem, config)
     if not (starts_with_sums(kernel) and has_pairs(kernel)):
         return None
@@ -48,9 +48,9 @@ class RecurrentWeight(PackedInput):
     Attributes
     ----------
     problem, kernel, panels : RecurrentProblem, Microkernel, list of Panels
-        What the configuration, which has to be legal, makes of the region.
+        They follow from the region and the configuration, which has to be legal.
     large : LargePairs or None
-        As of `large_pairs`.
+        See `large_pairs`.
     sums_at : int
         Elements before the columns' sums: all panels, and large pairs.
     """
@@ -106,11 +106,11 @@ class RecurrentWeight(PackedInput):
         return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)
 
 
-# Pairs of weights whose products two bytes cannot add: they are multiplied apart.
+# Large pairs: pairs of weights whose products two bytes cannot add are multiplied apart.
 #
 #     packed weight = weight without large pairs + rest
 #
-#     behind the panels:    rests [panel][entry][vector][lane][kr]    s8
+#     after the panels:     rests [panel][entry][vector][lane][kr]    s8
 #                           firsts [panel][entry][vector]             int32: the first k of each
 #                           count                                     int32: entries that are needed
 #
@@ -118,9 +118,9 @@ class RecurrentWeight(PackedInput):
 # `microkernels.kernels.byte_pairs`). Trained weights have few: with one scale for all columns, 0.2%
 # of the pairs of 256 normal values, and 0.05% of Silero's voice detector (0.9% of its vectors).
 # Each vector of a panel has a list of the steps of K where its rest is not 0, as long as the
-# longest of all; no branch depends on it. If one is longer than one in `SHARE` steps, count is -1,
-# the panels hold the weight itself, and products are by halves. That is so for a scale for each
-# column, where 6% of the pairs are large.
+# longest of all; no branch depends on it. If a list is longer than one in `SHARE` steps, count is
+# -1, the panels hold the weight itself, and products are by halves. That happens if each column has
+# a scale: then 6% of the pairs are large.
 
 
 SHARE = 4
@@ -130,14 +130,14 @@ TOO_MANY = -1
 
 @dataclass
 class LargePairs:
-    """Where the rests of a packed weight lie, in bytes.
+    """Places of the rests of a packed weight, in bytes.
 
     Attributes
     ----------
     panels : int
-        Those of all directions.
+        Panels of all directions.
     steps, vectors : int
-        Of a panel: steps of K, and vectors of each.
+        Steps of K of a panel, and vectors of each step.
     width : int
         Bytes of a vector.
     """
@@ -148,16 +148,16 @@ class LargePairs:
     width: int
 
     def __post_init__(self) -> None:
-        # Entries that there is room for, and those of all vectors of all panels.
+        # Room for entries of a vector, and places in all vectors of all panels.
         self.most = self.steps // SHARE
         self.places = self.panels * self.most * self.vectors
-        # The first bytes behind the panels, behind the rests and behind the count.
+        # The first bytes after the panels, after the rests and after the count.
         self.start = self.panels * self.steps * self.vectors * self.width
         self.firsts = self.start + self.places * self.width
         self.end = self.firsts + self.places * NUMBER + NUMBER
 
     def pack(self, packed: np.ndarray) -> np.ndarray:
-        """Panels without large pairs, and what lies behind them."""
+        """Panels without large pairs, and after them the rests, first k and count."""
         within, rest = split_pairs(packed)
         rest = rest.reshape(self.panels, self.steps, self.vectors, self.width)
         large = rest.any(axis=-1)
@@ -170,7 +170,7 @@ class LargePairs:
         return np.concatenate([within.reshape(-1), rests.reshape(-1), firsts_and_count])
 
     def unpack(self, packed: relax.Expr) -> relax.Expr:
-        """The panels with their rests, of the packed weight."""
+        """The panels plus their rests, from the packed weight."""
         panels = relax.op.strided_slice(packed, [0], [0], [self.start])
         if not self.most:
             return panels
@@ -180,7 +180,7 @@ class LargePairs:
         digits = relax.op.bitwise_and(digits, relax.const(255, "int32"))
         weights = relax.const(np.array([[1, 1 << 8, 1 << 16, 0]], np.int32))
         k = relax.op.sum(relax.op.multiply(digits, weights), axis=[1], keepdims=True)
-        # Of each entry the first byte of its panel and vector, then of its bytes.
+        # For each entry the first byte of its panel and vector, then all bytes of the entry.
         panel, _, vector = np.indices((self.panels, self.most, self.vectors))
         first = (panel * self.steps * self.vectors + vector).reshape(-1, 1) * self.width
         first = first + np.arange(self.width)
@@ -201,7 +201,7 @@ class RestsOf:
         self.fit = self.count >= tirx.const(0, "int32")
 
     def entry(self, panel: Expr, entry: Expr, vector: int) -> tuple[Expr, Expr]:
-        """(first k, rest) of a vector of a panel, which is counted in all directions."""
+        """(first k, rest) of an entry of a vector; panels are numbered over all directions."""
         places = self.places
         at = (panel * places.most + entry) * places.vectors + vector
         first = self._number(places.firsts + at * NUMBER)

@@ -2,8 +2,8 @@
 
     y = epilogue(x)        such as quantize(dequantize(a) + dequantize(b)), or a quantisation alone
 
-x is float32, bfloat16, or an integer that is held as int32 lanes. Dimensions are collapsed first
-(`collapse` in `core/extents.py`), mostly to one long row. The loops go over full vectors.
+x is float32, bfloat16, or an integer that is held as int32 lanes. Dimensions are merged first
+(`collapsed` in `core/extents.py`), mostly to one long row. The loops go over full vectors.
 """
 
 from __future__ import annotations
@@ -31,16 +31,14 @@ from tir_schedules.epilogue.packed_bytes import wide_bytes
 
 
 class Loops:
-    """The loops of an elementwise region: full vectors of each row, and one for what is left of it.
+    """The loops over a matrix of `n` columns: full vectors of each row, then its tail.
 
-    The last vector of a row may overlap the one before it and compute the same results again, so
-    that no mask is needed unless a row is shorter than a vector.
+    The last vector of a row may overlap the one before it and compute results again, so that a mask
+    is needed only if a row is shorter than a vector.
 
-    A row of unknown length is whole vectors some at a time, single ones, then one that overlaps the
-    one before it or, of a row shorter than a vector, is cut. What threads share of dynamic sizes is
-    decided when the kernel runs: the rows or, where all of it is one row, its vectors.
-
-    The loops over a matrix of `n` columns.
+    A dynamic row is several vectors at a time, then single ones, then a vector that overlaps the
+    one before it or, in a row shorter than a vector, is masked. Dynamic work is divided among
+    threads at run time: the rows or, if there is only one row, its vectors.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Loops:
                 self.for_rows(0, rows, self.rest)
 
     def share_open(self, rows: int, threads: int, alone: int) -> None:
-        """As `share`, of dynamic sizes; up to `alone` numbers, one thread runs all."""
+        """`share` for dynamic sizes; for up to `alone` numbers, one thread runs all."""
         count, n = extents.as_expr(extents.extent(rows)), extents.as_expr(extents.extent(self.n))
         single = not is_open((rows,)) and rows == 1
         first_row = extents.as_expr(0)
@@ -117,7 +115,7 @@ class Loops:
             emission.repeat(left, "vector", single)
 
     def side_by_side(self, row: Expr, start: Expr, count: int) -> None:
-        """Vectors that lie next to each other."""
+        """Vectors that are next to each other."""
         vectors = [Columns(start + i * self.lanes, self.lanes, self.lanes) for i in range(count)]
         if self.packed is None:
             for columns in vectors:
@@ -165,7 +163,7 @@ class ElementwiseConfig(Config, frozen=True):
     threads : int
         Threads that share the work.
     alone : int
-        Up to so many numbers of open sizes, one thread does all.
+        If sizes are dynamic, up to this number of elements one thread does all.
     """
 
     unroll: int
@@ -207,7 +205,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
         Raises
         ------
         ConfigError
-            Saying which field is out of range.
+            If a field is out of range; the message names it.
         """
         check_numbers(region, config, {"unroll": 32, "threads": 4096})
 

@@ -37,7 +37,7 @@ from tir_schedules.epilogue.epilogue import Epilogue
 from .normalize_rows import ColumnStrip, OpenColumns, Rows
 from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, view_of
 
-_ALIASING = 4096  # bytes: addresses so far apart look alike to loads that follow stores
+_ALIASING = 4096  # bytes: at multiples of this distance, a load waits for an earlier store
 _FLOAT_BYTES = 4
 _CHAINS = 8  # sums that hide the latency of an addition
 
@@ -60,7 +60,7 @@ class NormalizeConfig(Config, frozen=True):
     threads : int
         Threads that share the rows.
     alone_rows : int
-        Up to so many of an open number of rows, or columns, one thread runs all.
+        If rows or columns are dynamic, up to this number of them one thread runs all.
     """
 
     rows: int
@@ -72,12 +72,12 @@ class NormalizeConfig(Config, frozen=True):
 
 
 def view(region: Region) -> View:
-    """The region as extents.
+    """The view of a region.
 
     Raises
     ------
     ConfigError
-        If it is not one that the template builds.
+        If the template does not build the region.
     """
     result = view_of(region)
     if isinstance(result, str):
@@ -110,9 +110,9 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
 def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
     """How many rows at once hide the latency of their reductions; long rows have enough work.
 
-    Rows a multiple of `_ALIASING` apart, and those of the result, share one L1 set of 8 ways, and
-    loads wait for stores to addresses that end alike: on Zen 4, two rows of 3072 numbers took up to
-    1.2 (rms_norm) and 1.5 (softmax) times as long as one after the other. The two sums of
+    Rows a multiple of `_ALIASING` apart, of x and of the result, share one L1 set of 8 ways, and
+    loads wait for stores to addresses with equal low bits: on Zen 4, two rows of 3072 numbers took
+    up to 1.2 (rms_norm) and 1.5 (softmax) times as long as one after the other. The two sums of
     layer_norm hide less: there one row took 1.1 times as long as each of two.
     """
     if pitch % _ALIASING == 0:
@@ -128,7 +128,7 @@ def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
     Raises
     ------
     ConfigError
-        Saying which field is out of range.
+        If a field is out of range; the message names it.
     """
     check_numbers(region, config, {"rows": 16, "unroll": 32, "chunk": 1 << 30, "threads": 4096})
     if config.keep:
@@ -141,7 +141,7 @@ def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
 
 
 def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
-    """All rows, in one parallel region over the configuration's threads."""
+    """Emits all rows, in one parallel region over the configuration's threads."""
     if isinstance(count, SymbolicSize):
         total = extents.as_expr(extents.extent(count))
         few = _few(loops.view, total, config)
@@ -154,18 +154,18 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
 
 
 def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
-    """Whether so many rows, or columns, are too few for several threads."""
+    """Whether `rows` rows, or columns, are too few for several threads."""
     if not is_open((seen.n,)):
         return rows <= config.alone_rows
-    # `alone_rows` is of usual ones.
+    # `alone_rows` counts rows of the sample's length.
     return rows * extents.extent(seen.n) <= config.alone_rows * SAMPLE
 
 
 def for_rows(loops: Rows, first: Expr, rows: Index, config: NormalizeConfig) -> None:
-    """So many rows from `first` on, in the calling thread.
+    """Emits `rows` rows from `first` on, in the calling thread.
 
-    Of a dynamic number single rows are the last ones, and all that are a multiple of `_ALIASING`
-    apart: code for other numbers of rows is not worth its size.
+    If their number is dynamic, the last rows run singly, and so do all rows a multiple of
+    `_ALIASING` apart: code for other numbers of rows is not worth its size.
     """
     if isinstance(rows, int):
         groups = blocking.balanced(rows, config.rows)
@@ -190,7 +190,7 @@ def for_rows(loops: Rows, first: Expr, rows: Index, config: NormalizeConfig) -> 
 
 def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> None:
     """Every thread gets a share of the (outer index, strip) pairs."""
-    vectors = math.ceil(strip.view.inner / strip.lanes)  # the last one may be cut
+    vectors = math.ceil(strip.view.inner / strip.lanes)  # the last one may be partial
     groups = blocking.balanced(vectors, config.unroll)
     cut = strip.view.inner % strip.lanes
     strips = sum(group.count for group in groups)
@@ -282,7 +282,7 @@ class Normalize(template.Template[NormalizeConfig]):
         return builder.get()
 
     def kernel_name(self, region: Region, config: NormalizeConfig, isa: Isa) -> str:
-        """Which loops, on which ISA, such as "avx512_rows_softmax"."""
+        """The loops and the ISA, such as "avx512_rows_softmax"."""
         level = isa.vector_level
         where = "rows" if view(region).inner == 1 else "columns"
         return f"{level}_{where}_{region.op}"

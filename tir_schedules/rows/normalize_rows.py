@@ -28,7 +28,7 @@ from .normalize_view import SOFTMAX_OPS, View
 Term = Callable[[int, Columns], Expr]
 Leading = Callable[[Expr], Sequence[Expr]]
 Part = tuple[Index, int, int]
-"""Of a row: first column, whole vectors, columns of a cut one."""
+"""Part of a row: its first column, its whole vectors, and the columns of a partial one."""
 
 
 def f32(value: float) -> Expr:
@@ -45,7 +45,7 @@ class Rows:
     view : View
         The data.
     lanes : int
-        Of a vector register.
+        Lanes of a vector register.
     unroll : int
         Vectors in one iteration of a loop along the row; as many accumulators.
     keep : bool
@@ -53,7 +53,7 @@ class Rows:
     chunk : int
         Vectors after which the statistics of a long row are merged.
     x, out : Buffer
-        In the shape of the view.
+        Buffers in the shape of the view.
     weights : sequence of Buffer
         Vectors of n numbers: scale, or scale and shift.
     epilogue : Epilogue
@@ -99,7 +99,7 @@ class Rows:
 
     @property
     def _open(self) -> bool:
-        """Whether the length of a row is known at run time only; `keep` and `chunk` say nothing."""
+        """Whether the length of a row is dynamic; `keep` and `chunk` then have no effect."""
         return is_open((self.view.n,))
 
     # --- the operators -----------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Rows:
     # --- rows beyond cache ---------------------------------------------------------------------
 
     def _online_softmax(self) -> tuple[list[Expr], list[Expr]]:
-        """Largest number and sum of exponentials of every row, in one pass.
+        """Maximum and sum of exponentials of every row, in one pass.
 
         Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
         The reference is clamped to a finite number, so that a chunk of -inf counts nothing.
@@ -198,7 +198,7 @@ class Rows:
         return buffers
 
     def _chunks(self) -> int:
-        if self._open:  # rows beyond cache are read again, as others are
+        if self._open:  # dynamic rows beyond cache are read again, as shorter rows are
             return 1
         return math.ceil(math.ceil(self.view.n / self.lanes) / self.chunk)
 
@@ -215,9 +215,9 @@ class Rows:
     # --- sweeps ----------------------------------------------------------------------------------
 
     def _sweep(self, body: Callable[[Columns, int], None], part: Part | None = None) -> None:
-        """Runs `body(columns, accumulator)` along the row: whole vectors, then the cut one.
+        """Runs `body(columns, accumulator)` along the row: whole vectors, then the partial one.
 
-        Of a row of any length, whole vectors some at a time, then single ones.
+        A dynamic row is several whole vectors at a time, then single ones.
         """
         lanes, unroll, n = self.lanes, self.unroll, extent(self.view.n)
         if isinstance(n, int):
@@ -270,7 +270,7 @@ class Rows:
         return [reduce_lanes(vector, combine) for vector in combined]
 
     def _store(self, value: Term) -> None:
-        """Scale and shift of a norm, the epilogue, and the store of every vector."""
+        """Emits scale and shift of a norm, the epilogue, and the store of every vector."""
 
         def step(columns: Columns, _slot: int) -> None:
             weights = [bind(load_vector(w, "float32", (), columns)) for w in self.weights]
@@ -301,7 +301,7 @@ class Rows:
         return lambda i, columns: self._load(i, columns) - splat(middle[i], columns.lanes)
 
     def _exponential(self, high: Sequence[Expr], hold: bool) -> Term:
-        """exp(x - high); held for the last sweep, in registers or in memory."""
+        """exp(x - high); with `hold` it stays for the last sweep, in registers or in memory."""
 
         def term(i: int, columns: Columns) -> Expr:
             value = bind(vector_math.exp_of_difference(bind(self._centered(high)(i, columns))))
@@ -321,7 +321,7 @@ class Rows:
         return bind(load_vector(buffer, "float32", leading, columns))
 
     def _row_held(self, i: int) -> tuple[Expr, Sequence[Expr]]:
-        """Where a row's f32 numbers are held: in the output, or apart if that is narrower."""
+        """The buffer of a row's f32 numbers: the output, or another one if that is narrower."""
         if self.held is None:
             return self.out, self.target[i]
         return self.held, [tirx.const(i, "int32")]
@@ -346,11 +346,11 @@ class ColumnStrip:
     view : View
         The data: (*lead, n, inner).
     lanes : int
-        Of a vector register.
+        Lanes of a vector register.
     unroll : int
         Most vectors side by side; as many accumulators.
     x, out : Buffer
-        In the shape of the view.
+        Buffers in the shape of the view.
     epilogue : Epilogue
         Applied to every vector before it is stored.
     """
@@ -362,7 +362,7 @@ class ColumnStrip:
         self.x, self.out, self.epilogue = x, out, epilogue
 
     def block(self, outer: Expr, first: Expr, vectors: int, cut: Index) -> None:
-        """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""
+        """Normalises `vectors` vectors of columns; the last has only `cut` columns if not 0."""
         with opaque_block("columns"):
             lanes = self.lanes
             last = lanes if isinstance(cut, int) and cut == 0 else cut
@@ -418,16 +418,14 @@ class ColumnStrip:
 
 
 class OpenColumns(ColumnStrip):
-    """Softmax along an inner axis of any length, for any number of columns.
+    """Softmax along an inner axis of dynamic length, for a dynamic number of columns.
 
-    threads share the (outer index, strip of columns) pairs; of a strip
-        `unroll` whole vectors, or at the end of a line: single ones, then the one that is cut
-
-    The loops over all columns of a region with open sizes.
+    Threads share the (outer index, strip of columns) pairs. A strip is `unroll` whole vectors; at
+    the end of a line, it is single vectors and then the partial one.
     """
 
     def share(self, threads: int, few: Callable[[Expr], Expr]) -> None:
-        """All columns, on so many threads; on one where `few(columns)` holds."""
+        """Emits all columns, on `threads` threads; on one if `few(columns)` holds."""
         inner, outer = (as_expr(extent(size)) for size in (self.view.inner, self.view.outer))
         whole = materialise(I.floordiv(inner, self.lanes))
         left = materialise(inner - whole * self.lanes)
@@ -437,7 +435,7 @@ class OpenColumns(ColumnStrip):
             with I.serial(number) as place, opaque_block("strip"):
                 item = materialise(first + place)
                 at = materialise(I.floordiv(item, strips))
-                # As many vectors of columns side by side as there may be.
+                # As many vectors of columns side by side as possible.
                 begin = materialise((item - at * strips) * self.unroll)
                 with I.If(begin + self.unroll <= whole):
                     with I.Then():

@@ -27,7 +27,7 @@ class View:
     Attributes
     ----------
     region : Region
-        Output and operands flattened behind the leading dimensions.
+        Output and operands flattened after the leading dimensions.
     lead : tuple of int
         The dimensions before the normalised ones.
     n : int
@@ -48,7 +48,7 @@ class View:
 
 
 def view_of(region: Region) -> View | str:
-    """The view of a region, or why there is none."""
+    """The view of a region, or the reason why it has none."""
     shape, axis = region.inputs[0].shape, region.integer("axis")
     if not 0 <= axis < len(shape):
         return f"axis {axis} of a tensor of rank {len(shape)}"

@@ -6,9 +6,9 @@
     zero point = saturate(round_half_even(-min(0, min(x)) / scale))     to 0..255
 
 This is ONNX's formula, computed in f32. An input of zeros has scale 1 and zero point 0, as in ONNX
-Runtime. With the attribute "least_scale" no scale is smaller than that number, as torch has it;
-zeros have that scale then. The zero point is an integer stored as f32, so that one output holds
-both. NaNs are ignored.
+Runtime. With the attribute "least_scale" no scale is smaller than that number, as in torch; an
+input of zeros then has that scale. The zero point is an integer stored as f32, so that one output
+holds both. NaNs are ignored.
 
 The reduction reads x once, with several independent minima and maxima to hide their latency.
 Threads share large inputs and combine their results.
@@ -37,7 +37,7 @@ from tir_schedules.epilogue.epilogue import Columns, load_vector
 LARGEST = 255.0
 LEAST_SCALE = "least_scale"
 VECTOR_CYCLES = 4.5  # for a vector from beyond L2
-OWN_UNROLL = 8  # independent minima and maxima where no configuration says
+OWN_UNROLL = 8  # independent minima and maxima without a configuration
 
 
 class RangeConfig(Config, frozen=True):
@@ -64,7 +64,7 @@ class _Extremes:
     Parameters
     ----------
     lanes, slots : int
-        Of a vector register; independent minima and maxima.
+        Lanes of a vector register; number of independent minima and maxima.
     load : callable
         Columns, all of which exist -> f32 vector, or f32 for a single column.
     """
@@ -76,7 +76,7 @@ class _Extremes:
         ]
 
     def vectors(self, first: Index, count: Index) -> None:
-        """Takes in so many vectors from the vector `first` on."""
+        """Takes in `count` vectors from the vector `first` on."""
         slots, known = self.slots, isinstance(count, int)
         steps = count // slots if known else materialise(I.floordiv(count, slots))
         with I.serial(steps) as step:
@@ -90,7 +90,7 @@ class _Extremes:
             self.take((first + (steps * slots + left)) * self.lanes, 0)
 
     def last(self, size: Expr) -> tuple[Expr, Expr]:
-        """Takes in the last vector of all numbers; all of them, if they are fewer. The `total`."""
+        """Takes in the last vector of `size` numbers, or all if they are fewer; gives `total`."""
         with I.If(size >= self.lanes):
             with I.Then(), emission.opaque_block("last"):
                 self.take(size - self.lanes, 0)
@@ -117,20 +117,20 @@ class _Extremes:
 def emit_extremes(lanes: int, size: Index, unroll: int, load: Load) -> tuple[Expr, Expr]:
     """The loop: (smallest, largest) of 0 and `size` numbers, as scalar expressions.
 
-    Vectors, several at a time, then what is left of them, then the last one, which overlaps others.
-    Numbers fewer than a vector are taken one by one. (A masked load of which Select keeps the
-    existing lanes is made an unmasked one by LLVM 22, and faults.)
+    Vectors are taken several at a time, then singly; the last one overlaps the one before it.
+    Fewer numbers than a vector has are taken one by one. (LLVM 22 makes a masked load unmasked if a
+    Select keeps the existing lanes, and it faults.)
 
     Parameters
     ----------
     lanes : int
-        Of a vector register.
+        Lanes of a vector register.
     size : Expr or int
         How many numbers.
     unroll : int
-        Independent minima and maxima.
+        Number of independent minima and maxima.
     load : callable
-        As of `_Extremes`.
+        See `_Extremes`.
     """
     if not isinstance(size, int):
         found = _Extremes(lanes, unroll, load)
@@ -147,12 +147,12 @@ def emit_extremes(lanes: int, size: Index, unroll: int, load: Load) -> tuple[Exp
 
 
 def least_scale_of(region: Region) -> float | None:
-    """The least scale that a region's range may have; None if only 0 is none."""
+    """Smallest scale that a region allows; None if it rejects only scale 0."""
     return float(region.real(LEAST_SCALE)) if LEAST_SCALE in region.attrs else None
 
 
 def emit_parameters(low: Expr, high: Expr, least: float | None) -> tuple[Expr, Expr]:
-    """(scale, zero point) as f32 scalars, of the extremes of numbers and 0."""
+    """(scale, zero point) as f32 scalars, for the extremes of numbers and 0."""
     distance = materialise((high - low) / tirx.const(LARGEST, "float32"))
     zero = tirx.const(0.0, "float32")
     chosen: Expr
@@ -162,7 +162,7 @@ def emit_parameters(low: Expr, high: Expr, least: float | None) -> tuple[Expr, E
         chosen = tirx.Max(distance, tirx.const(least, "float32"))
     scale = materialise(chosen)
     exact = (zero - low) / scale
-    # Within these bounds the sum below is exact up to the rounding that is wanted; a NaN, of
+    # Within these bounds the sum below is exact up to the wanted rounding; a NaN, which comes from
     # infinite numbers, becomes 0.
     bounded = materialise(tirx.Min(tirx.Max(exact, zero), tirx.const(LARGEST, "float32")))
     rounding = tirx.const(ROUND, "float32")
@@ -172,7 +172,7 @@ def emit_parameters(low: Expr, high: Expr, least: float | None) -> tuple[Expr, E
 def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None = None) -> Expr:
     """Scale and zero point of a whole tensor, in a f32[2] buffer of the calling thread.
 
-    For a kernel that quantises its own input.
+    For a kernel that quantises its input.
     """
     found = I.sblock_alloc_buffer((2,), "float32")
     load = _loader(extents.as_elements(buffer, tensor), 0)
@@ -195,7 +195,7 @@ def _loader(x: Expr, start: Index) -> Callable[[Columns], Expr]:
 
 
 def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Expr, Expr]:
-    """The extremes of all elements: of every thread's share, combined."""
+    """The extremes of all elements, combined from those of every thread's share."""
     load, unroll, tasks = _loader(x, 0), config.unroll, config.threads
     if isinstance(size, int):
         tasks = min(tasks, max(1, size // lanes))
@@ -217,7 +217,7 @@ def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Ex
             found.vectors(*emission.share_of(vectors, task, tasks))
             _keep(parts, [task], found.total())
     with nullcontext() if isinstance(size, int) else emission.opaque_block("all"):
-        # The last vector holds what is left over.
+        # The last vector covers the tail.
         if isinstance(size, int):
             rest = emit_extremes(lanes, lanes, 1, _loader(x, size - lanes))
         else:
@@ -231,7 +231,7 @@ def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Ex
 
 
 def dynamic_range(x: np.ndarray, least: float | None = None) -> np.ndarray:
-    """Scale and zero point of a tensor by numpy, in f32 as ONNX says; with a least scale, torch."""
+    """Scale and zero point by numpy, in f32: as in ONNX or, with a least scale, as in torch."""
     x = x.astype(np.float32)
     zero = np.float32(0)
     low, high = np.fmin(zero, np.fmin.reduce(x, None)), np.fmax(zero, np.fmax.reduce(x, None))
@@ -254,7 +254,7 @@ class QuantizationRange(template.Template[RangeConfig]):
 
     def at_run_time(self, region: Region, config: RangeConfig) -> str:
         """What is decided at run time, for `explain`."""
-        return "vectors, and what is left of one"
+        return "whole vectors, then a tail"
 
     def default_config(self, region: Region, machine: Machine) -> RangeConfig:
         """A configuration by closed formula; no tuning is needed."""
@@ -273,7 +273,7 @@ class QuantizationRange(template.Template[RangeConfig]):
         Raises
         ------
         ConfigError
-            Saying which field is out of range.
+            If a field is out of range; the message names it.
         """
         check_numbers(region, config, {"unroll": 16, "threads": 4096})
 

@@ -1,4 +1,4 @@
-"""Caches of fixed size: new rows of each sequence written where its own ones end.
+"""Caches of static size: new rows of each sequence are written after its rows so far.
 
     out[b, h, j] = new[b, h, j - before[b]]  where there is such a row, else past[b, h, j], else 0
 
@@ -6,7 +6,7 @@
         copies its rows of the past, and fills up, unless past and out are one tensor
         writes the new rows that have a place
 
-A cache may have room for more rows than it has, and be written in place: see `cache_parameter`.
+A cache may have room for more rows than it holds, and be written in place: see `cache_parameter`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tir_schedules.core import emission, placement
 from tir_schedules.core.extents import as_elements, as_expr, extent, read_extents
 from tir_schedules.core.region import Tensor
 
-ALONE_BYTES = 1 << 16  # of what is written: one thread does it sooner
+ALONE_BYTES = 1 << 16  # written bytes up to which one thread is faster
 _VECTOR_BYTES = 32
 
 
 def build_row_update(
     past: Tensor | None, new: Tensor, before: Tensor, out: Tensor, threads: int
 ) -> tirx.PrimFunc:
-    """The kernel: past, if there is one, new rows, how many stand before them; the result.
+    """The kernel: past rows if any, new rows, the number of rows before them; the result.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class _Update:
         self.in_place: Expr = tirx.const(False, "bool")
 
     def has_past(self, past: Tensor, buffer: Expr, apart: int) -> None:
-        """Notes the past, and whether it is the result's own tensor."""
+        """Stores the past, and whether it is the result's own tensor."""
         rows, distance = as_expr(extent(past.shape[-2])), as_expr(extent(apart))
         self.past = buffer, rows, distance
         begin, own = (materialise(address_of(each[0])) for each in (buffer, self.result))
@@ -76,7 +76,7 @@ class _Update:
         self.in_place = emission.evaluated(same)
 
     def emit(self, new: Expr, before: Expr, threads: int) -> None:
-        """All heads."""
+        """Emits the update of all heads."""
         item = int(DataType(self.dtype).itemsize)
         few = self.heads * self.rows * (self.columns * item) <= ALONE_BYTES
         with emission.open_tasks(threads, few) as (thread, parts):
@@ -93,7 +93,7 @@ class _Update:
                 kept = materialise(tirx.Min(rows, self.rows))
                 self._copy(buffer, head * distance, begin, kept)
             self._copy(None, begin, begin + kept * self.columns, self.rows - kept)
-        # What callers give is held to where an int32 can tell it; it is no place then either.
+        # The number is clamped so that an int32 holds it; a clamped number is no place either.
         sequence = I.floordiv(head, tirx.Max(self.of_sequence, tirx.const(1, "int32")))
         least, most = (cast("int64", each) for each in (-self.new_rows, self.rows))
         given = tirx.Max(tirx.Min(cast("int64", before[sequence]), most), least)
@@ -104,7 +104,7 @@ class _Update:
         self._copy(new, source, begin + (start + skipped) * self.columns, end - skipped)
 
     def _copy(self, buffer: Expr | None, source: Expr, goal: Expr, rows: Expr) -> None:
-        """Copies so many rows that lie behind each other; zeros without a buffer."""
+        """Copies `rows` contiguous rows; zeros without a buffer."""
         source, goal = materialise(source), materialise(goal)
         total = materialise(tirx.Max(rows, tirx.const(0, "int32")) * self.columns)
 

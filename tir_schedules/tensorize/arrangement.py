@@ -1,4 +1,4 @@
-"""Arrangements: in which order the axes of a contraction become those of products of matrices.
+"""Arrangements: the order in which axes of a contraction become axes of products of matrices.
 
     out[b, q, h, k] = sum over d of left[b, h, q, d] * right[b, k, h, d]
 
@@ -6,11 +6,11 @@
     right  [b, h | d | k]             and [batches, steps, columns]
     out    [b, h | q | k]       gives     [batches, rows, columns]
 
-The template "batch_matmul" reads operands in any order of their dimensions and permutes its result,
-as long as columns are the last there. So an operand is read in place if the axes of each group lie
-next to each other in it, in the group's order; else it is copied. Candidates are the orders in
-which a group stands in one of its tensors, and the two orders of the operands. The estimate counts
-what is copied, what is packed, and the lanes without a column.
+The template "batch_matmul" reads operands with dimensions in any order and permutes its result, but
+columns have to be last there. So an operand is read in place if the axes of each group lie next to
+each other in it, in the group's order; else it is copied. Candidates are the orders in which a
+group stands in one of its tensors, and the two orders of the operands. The estimate counts copies,
+packing, and lanes without a column.
 """
 
 from __future__ import annotations
@@ -94,45 +94,45 @@ class Contraction:
         return left, tuple(x for x in self.right if x not in inside)
 
     def size(self, labels: Labels) -> int:
-        """How many points some axes have together."""
+        """Number of points that some axes have together."""
         return math.prod(self.extents[label] for label in labels)
 
     def solid(self, labels: Labels) -> Labels:
-        """The axes that have more than one point: where the others lie makes no difference."""
+        """The axes with more than one point; where other axes stand makes no difference."""
         return tuple(label for label in labels if self.extents[label] != 1)
 
     def without_alone(self) -> Contraction:
-        """The same after each operand was summed over its own axes."""
+        """The contraction after each operand was summed over the axes that only it has."""
         pairs = zip((self.left, self.right), self.alone, strict=True)
         left, right = (tuple(x for x in labels if x not in own) for labels, own in pairs)
         return Contraction(left, right, self.out, self.extents)
 
     def swapped(self) -> Contraction:
-        """The same product with its operands in the other order."""
+        """The contraction with its operands exchanged."""
         return Contraction(self.right, self.left, self.out, self.extents)
 
     def text(self) -> str:
-        """As an einsum, with the roles."""
+        """The axes by their roles, as text."""
         roles = ("batches", "rows", "columns", "steps")
         named = ((role, getattr(self, role)) for role in roles)
         return ", ".join(f"{role} {' '.join(labels)}" for role, labels in named if labels)
 
 
 def check(contraction: Contraction, constants: tuple[bool, bool] = (False, False)) -> None:
-    """Whether products of matrices compute a contraction.
+    """Checks that products of matrices compute a contraction.
 
     Parameters
     ----------
     contraction : Contraction
-        What is to be computed.
+        The contraction.
     constants : tuple of bool
-        Which operands are constants. A constant matrix is packed beforehand, so that one vector is
-        enough.
+        Which operands are constants. A constant matrix is packed beforehand, so that a product by
+        one vector is accepted.
 
     Raises
     ------
     RefusedError
-        If they do not, or if they would read no element twice; says why.
+        If they do not, or if they would read every element only once; the message says why.
     """
     known = {*contraction.left, *contraction.right}
     for labels in (contraction.left, contraction.right, contraction.out):
@@ -154,7 +154,7 @@ def check(contraction: Contraction, constants: tuple[bool, bool] = (False, False
 
 # Vectors of products in a cycle; cycles for an element of a copy that permutes, and of packing.
 _VECTORS, _COPIED, _PACKED = 2, 1.0, 0.25
-_SAMPLE = 64  # an extent that is known at run time only
+_SAMPLE = 64  # a dynamic extent
 
 Unit = Labels
 Units = tuple[Unit, ...]
@@ -167,17 +167,17 @@ class Arrangement:
     Attributes
     ----------
     contraction : Contraction
-        With its operands in the order of the product.
+        The contraction, with its operands in the order of the product.
     swapped : bool
-        Whether that is not the order in which they were given.
+        Whether the operands were given in the other order.
     batches, rows : tuple of tuple of str
-        The axes of the product, each of some axes that are joined.
+        The axes of the product, each with the axes that it joins.
     columns, steps : tuple of str
-        Each one axis of the product; columns may be none.
+        One axis of the product each; columns may be empty.
     copied : tuple of str
         Which of "left", "right" and "result" are copied.
     cycles : float
-        The estimate.
+        Estimated cycles.
     """
 
     contraction: Contraction
@@ -205,7 +205,7 @@ class Arrangement:
         return (*self.batches, *self.rows, self.columns)
 
     def text(self) -> str:
-        """What it does to the tensors, in words."""
+        """What the arrangement does to the tensors, in words."""
         swapped = "operands swapped, " if self.swapped else ""
         copied = f"{' and '.join(self.copied)} copied" if self.copied else "nothing copied"
         return f"{swapped}{copied}"
@@ -219,11 +219,11 @@ def arrangements(
     Parameters
     ----------
     contraction : Contraction
-        One that `check` lets pass, without axes that one operand alone has.
+        A contraction that `check` accepts, without axes that only one operand has.
     constants : tuple of bool
         Which operands are constants: they are permuted and, on the right, packed beforehand.
     lanes : int
-        Products of a vector.
+        Lanes of a vector.
     """
     found = []
     for swapped in (False, True):
@@ -240,8 +240,8 @@ def arrangements(
             batch_units = tuple((label,) for label in batches)
             row_units: Units = (rows,)
             if rows and not batches:
-                # With one right operand for all, rows may have any number of axes: as they are
-                # where nothing moves, else as few as may be.
+                # With one right operand for all, rows may have any number of axes: they stay as
+                # they are if nothing moves, else they become as few as possible.
                 still = (given.left, given.out) == ((*rows, *steps), (*rows, *columns))
                 apart = tuple((label,) for label in rows)
                 row_units = apart if still else _joined(given, rows, (given.left, given.out))
@@ -267,7 +267,7 @@ def arrangements(
 
 
 def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
-    """The orders in which a group stands in tensors."""
+    """The orders in which the axes of a group stand in tensors."""
     if len(group) < 2:
         return [group]
     standing = dict.fromkeys(tuple(x for x in labels if x in group) for labels in tensors)
@@ -275,13 +275,13 @@ def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
 
 
 def _points(given: Contraction, labels: Labels) -> int:
-    """How many points some axes have, by a sample of what is open."""
+    """Number of points of some axes, with a sample for each dynamic extent."""
     extents = (given.extents[label] for label in labels)
     return math.prod(_SAMPLE if is_open([extent]) else int(extent) for extent in extents)
 
 
 def _joined(given: Contraction, group: Labels, tensors: Sequence[Labels]) -> Units:
-    """A group in as few parts as lie next to each other in all tensors."""
+    """Joins the axes of a group that lie next to each other in all tensors."""
     stored = [given.solid(labels) for labels in tensors]
     units: list[Unit] = []
     for label in group:
@@ -299,7 +299,7 @@ def _follows(labels: Labels, first: str, second: str) -> bool:
 
 
 def is_view(given: Contraction, stored: Labels, units: Units) -> bool:
-    """Whether every unit lies together in a tensor, in its order."""
+    """Whether the axes of every unit lie next to each other in a tensor, in the unit's order."""
     places = given.solid(stored)
     return all(
         _follows(places, first, second)
@@ -322,7 +322,7 @@ def in_memory(given: Contraction, stored: Labels, units: Units) -> list[Unit]:
     return sorted(units, key=place)
 
 
-# ArrangementProblem: what can be chosen about a contraction, for tuning records.
+# ArrangementProblem: the choice among the arrangements of a contraction, for tuning records.
 #
 #     problem.key             "ab,cb->ac a12 b64 c128 float32 float32 float32"
 #     problem.candidates      Arrangement(...), the best by estimate first
@@ -330,8 +330,8 @@ def in_memory(given: Contraction, stored: Labels, units: Units) -> list[Unit]:
 #                             ArrangementChoice(swapped=True, batches="", rows="c", columns="a",
 #                             steps="b")
 #
-# Axes have letters in the order in which they stand first in the operands, so that programs that
-# differ in names only are one problem.
+# Axes have letters in the order in which they first stand in the operands, so that programs that
+# differ only in names are one problem.
 
 
 class ArrangementChoice(NamedTuple):
@@ -358,9 +358,9 @@ class ArrangementProblem:
     Attributes
     ----------
     contraction : Contraction
-        Without axes that one operand alone has.
+        The contraction, without axes that only one operand has.
     types : tuple of str
-        Of the left operand, of the right one and of the result.
+        Types of the left operand, the right one and the result.
     constants : tuple of bool
         Which operands are constants.
     candidates : tuple of Arrangement
@@ -374,7 +374,7 @@ class ArrangementProblem:
 
     @property
     def letters(self) -> dict[str, str]:
-        """A letter for each axis; none if there are too many axes."""
+        """A letter for each axis; empty if there are too many axes."""
         given = self.contraction
         labels = dict.fromkeys((*given.left, *given.right, *given.out))
         few = len(labels) <= len(string.ascii_letters)
@@ -382,7 +382,7 @@ class ArrangementProblem:
 
     @property
     def has_choice(self) -> bool:
-        """Whether there are several candidates, of sizes that are known."""
+        """Whether there are several candidates, and all sizes are static."""
         known = not is_open(self.contraction.extents.values())
         return known and len(self.candidates) > 1 and bool(self.letters)
 
@@ -398,7 +398,7 @@ class ArrangementProblem:
         return f"{left},{right}->{out} {sizes} {' '.join(self.types)}{constant}"
 
     def choice(self, candidate: Arrangement) -> ArrangementChoice:
-        """What tells a candidate from the others."""
+        """The choice that identifies a candidate."""
 
         def text(units: Units) -> str:
             return "".join(self.letters[label] for label in chain.from_iterable(units))
@@ -407,10 +407,10 @@ class ArrangementProblem:
         return ArrangementChoice(candidate.swapped, *map(text, units))
 
     def best_first(self, choice: ArrangementChoice) -> Sequence[Arrangement]:
-        """The candidates, with the chosen one first; none if that is no candidate."""
+        """The candidates, with the chosen one first; empty if the choice is no candidate."""
         first = [each for each in self.candidates if self.choice(each) == choice]
         return [*first, *(each for each in self.candidates if each not in first)] if first else []
 
 
 ChooseArrangement = Callable[[ArrangementProblem], "KnownArrangement | None"]
-"""A contraction -> what a record says of it; None if there is none."""
+"""Returns the choice that a record has for a contraction; None if there is none."""

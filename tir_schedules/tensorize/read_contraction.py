@@ -13,10 +13,9 @@ After
 
     Contraction(left=("k", "i"), right=("j", "k"), out=("j", "i")) of a: uint8, b: int8
 
-A block is taken only if that is all it does: one store, of a sum that starts with 0, of a product
-of two elements, each with casts that lose nothing. Indices of an operand may be anything that
-depends on the block's axes alone, such as windows (`y * 2 + dy`): it is gathered then
-(`Factor.plain`).
+A block is taken only if it does nothing else: one store, of a sum that starts with 0, of a product
+of two elements, each with casts that lose nothing. Indices of an operand may be any function of the
+block's axes alone, such as windows (`y * 2 + dy`): the operand is gathered then (`Factor.plain`).
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ class Factor:
     Attributes
     ----------
     load : TensorLoad
-        Where it is read, without the casts around it.
+        The read of the element, without the casts around it.
     labels : tuple of (str or None)
-        The axis along each dimension of the tensor; None for a dimension of extent 1. Empty if it
-        is gathered.
+        The axis along each dimension of the tensor; None for a dimension of extent 1. Empty if the
+        tensor is gathered.
     axes : tuple of Axis
-        The block's axes that it depends on, in the block's order.
+        The axes in its indices, in the block's order.
     """
 
     load: TensorLoad
@@ -82,20 +81,20 @@ class Factor:
 
     @property
     def plain(self) -> bool:
-        """Whether the tensor is the operand, with its dimensions in some order."""
+        """Whether the tensor itself is the operand, with its dimensions in some order."""
         return bool(self.labels) or not self.axes
 
 
 @dataclass(frozen=True)
 class ReadContraction:
-    """What a block computes.
+    """The contraction that a block computes.
 
     Attributes
     ----------
     contraction : Contraction
         The labels of a gathered operand are those of its axes, in the block's order.
     left, right : Factor
-        Its operands.
+        The operands.
     out : tirx.Var
         The buffer that receives the result.
     dtype : str
@@ -114,7 +113,7 @@ class ReadContraction:
 
 @dataclass(frozen=True)
 class ReadFactors:
-    """What a block with products of more than two tensors computes, of float32.
+    """The sum of products of more than two float32 tensors that a block computes.
 
     Attributes
     ----------
@@ -123,11 +122,11 @@ class ReadFactors:
     labels : tuple of str
         The axes of the result that have more than one point, in order.
     out : tirx.Var
-        The buffer that receives it.
+        The buffer that receives the result.
     extents : mapping of str to int
         The extent of every axis.
     stated : mapping of str to Expr
-        As the function states it.
+        The extent of every axis as the function states it.
     """
 
     factors: tuple[Factor, ...]
@@ -138,19 +137,19 @@ class ReadFactors:
 
 
 def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
-    """The contraction that a block is.
+    """The contraction that a block computes.
 
     Parameters
     ----------
     nest : Nest
         The block.
     narrow : mapping, optional
-        int32 buffers that are known to hold nothing but 8-bit integers, and of which type.
+        int32 buffers that hold only 8-bit integers -> the type of these integers.
 
     Raises
     ------
     RefusedError
-        If it is none, or one of types that no kernel multiplies; says why.
+        If it is no contraction, or no kernel multiplies its types; the message says why.
     """
     store, *loads = product_of(nest)
     names, (first, second), out = _read(nest, store, loads)
@@ -183,12 +182,12 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
 
 
 def read_factors(nest: Nest) -> ReadFactors:
-    """The sum of products of three tensors or more that a block is.
+    """The sum of products of three tensors or more that a block computes.
 
     Raises
     ------
     RefusedError
-        If it is none of float32, or one of tensors that would have to be gathered; says why.
+        If it is no such sum, not of float32, or would gather a tensor; the message says why.
     """
     store, loads = factors_of(nest)
     names, factors, out = _read(nest, store, loads)
@@ -294,7 +293,7 @@ def labels_of(axes: Iterable[Axis]) -> dict[tirx.Var, str]:
 def plain_labels(
     indices: Sequence[Expr], names: dict[tirx.Var, str]
 ) -> tuple[str | None, ...] | None:
-    """The axis that each index is, None for a 0; None in place of all if an index is neither."""
+    """The axis that each index is, None for a 0; returns None if an index is neither."""
     found: list[str | None] = []
     for index in indices:
         if isinstance(index, tirx.Var) and index in names and names[index] not in found:
@@ -307,7 +306,7 @@ def plain_labels(
 
 
 def without_casts(value: Expr) -> Expr:
-    """What is cast to a type that holds all of its values."""
+    """The value inside of casts to types that hold all of its values."""
     while isinstance(value, tirx.Cast):
         inner = str(value.value.ty.dtype)
         if inner not in _LOSSLESS.get(str(value.ty.dtype), ()):
@@ -327,9 +326,9 @@ def _factor(nest: Nest, load: TensorLoad, names: dict[tirx.Var, str]) -> Factor:
 def _with_leading_ones(
     left: Factor, right: Factor, out: Sequence[str | None]
 ) -> tuple[Factor, Factor, tuple[str | None, ...]]:
-    """Names for the dimensions of extent 1 that the result and the left operand begin with.
+    """Labels the dimensions of extent 1 that the result and the left operand begin with.
 
-    A batch of one is a batch, or a row: what stands around the product has it, too.
+    A batch of one is then a batch, or a row, as it is in the operators around the product.
     """
     labels = [list(left.labels), list(right.labels), list(out)]
     ranks = [len(each) for each in labels]
@@ -349,7 +348,7 @@ def _with_leading_ones(
 def _is_whole(
     nest: Nest, labels: Sequence[str | None], buffer: tirx.Var, names: dict[tirx.Var, str]
 ) -> bool:
-    """Whether axes reach all of a tensor, along each of its dimensions."""
+    """Whether axes cover all of a tensor, along each of its dimensions."""
     extents = {names[axis.var]: axis.extent for axis in nest.axes()}
     return all(
         nest.size(extent) == (1 if label is None else extents[label])
@@ -358,7 +357,7 @@ def _is_whole(
 
 
 def _stored(factor: Factor, names: dict[tirx.Var, str]) -> Labels:
-    """The labels of an operand as it is stored, or as it is gathered."""
+    """The labels of an operand in the order in which it is stored, or gathered."""
     if factor.plain:
         return tuple(label for label in factor.labels if label is not None)
     return tuple(names[axis.var] for axis in factor.axes)

@@ -20,7 +20,7 @@ from relay_passes.ir.rewrite import is_kernel, is_relax
 from relay_passes.lift.tir_contraction import in_caller_sizes
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
-from tir_schedules.assembled.side_by_side import Step, one_after_another
+from tir_schedules.assembled.side_by_side import KernelCall, one_after_another
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
 from tir_schedules.generic.nest import NotHandledError, is_number, read_program
 from tir_schedules.generic.schedule import aligned_to_elements
@@ -323,7 +323,7 @@ def as_one_kernel(
                 )
             operands.append(buffers[root] if tensor else substitute(arg, known))
             shapes.append(_shape(arg, known) if tensor else [])
-        steps.append(Step(mod[call.args[0]], tuple(operands), tuple(shapes)))
+        steps.append(KernelCall(mod[call.args[0]], tuple(operands), tuple(shapes)))
     return one_after_another(steps, [*inputs, *outputs], between)
 
 

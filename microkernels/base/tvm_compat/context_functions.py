@@ -1,4 +1,4 @@
-"""What TVM's modules call to run parallel loops, and how that is replaced for modules to come.
+"""The functions that TVM's modules call for parallel loops, and their replacement.
 
 Needs the variables `__TVMBackendParallelLaunch` and `__TVMBackendParallelBarrier` of modules, which
 TVM fills in from a registry of addresses when it loads or makes their code: of two addresses for a
@@ -33,7 +33,7 @@ class FunctionsOfTvm(ctypes.Structure):
 
 
 def functions_of_tvm() -> FunctionsOfTvm:
-    """Those of this process.
+    """Addresses of TVM's functions in this process.
 
     Needs their names in TVM's libraries, of which `tvm.base._LOADED_LIBS` has the runtime, and that
     `__chandle__` of a function is its address.
@@ -52,7 +52,7 @@ def functions_of_tvm() -> FunctionsOfTvm:
 
 
 def load_addresses(path: Path, name: str, count: int) -> list[int]:
-    """Addresses in a file of LLVM code, whose function `name` tells them by number.
+    """Loads a file of LLVM code; returns addresses that its function `name` gives by number.
 
     The code stays as long as the process. Needs `ffi.Module.load_from_file.ll`.
     """
@@ -67,7 +67,7 @@ def load_addresses(path: Path, name: str, count: int) -> list[int]:
 
 
 def replace_parallel(launch: int, barrier: int, number: int) -> None:
-    """Has modules that are loaded from now on call these functions; and all, `number`.
+    """Makes modules that are loaded from now on call these functions, and all modules `number`.
 
     Parameters
     ----------

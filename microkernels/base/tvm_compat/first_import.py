@@ -59,7 +59,7 @@ def import_tvm() -> None:
 def without_collections() -> Iterator[None]:
     """Keeps Python's garbage collector off: imports make many objects and no garbage.
 
-    In the end they count as old ones, or the next collection would look through all of them.
+    Afterwards these objects count as old, or the next collection would look through all of them.
     """
     enabled = gc.isenabled()
     gc.disable()

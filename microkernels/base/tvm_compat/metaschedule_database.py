@@ -1,10 +1,10 @@
-"""A folder of MetaSchedule's JSON database, read so that damage is survived.
+"""Reads a folder of MetaSchedule's JSON database, and skips damaged lines.
 
     database_workload.json          [hash, base64 of a module]
     database_tuning_record.json     [number of the workload's line, [[instructions, decisions],
                                      seconds of every run, target, arguments]]
 
-One JSON value on a line. TVM's own reader gives up at the first torn line; this one passes over it.
+One JSON value on a line. TVM's own reader gives up at the first torn line; this one skips it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Entry:
     instructions, decisions : list
         The trace, as JSON.
     seconds : tuple of float
-        Of every run; empty if there was none that worked.
+        Seconds of every run; empty if no run worked.
     target : dict
         TVM's target.
     arguments : list
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def note(self) -> str | None:
-        """The record that `export` wrote along, as JSON; None in a foreign trace."""
+        """The record that `export` added to the trace, as JSON; None in a foreign trace."""
         for instruction in self.instructions:
             kind, inputs, attributes, *_ = instruction
             if kind == "Annotate" and attributes == [ANNOTATION] and len(inputs) == 2:
@@ -97,9 +97,9 @@ class MetaScheduleFolder:
     hashes : dict
         Number of a workload's line -> its hash.
     entries : list of Entry
-        What could be read.
+        The readable records.
     problems : list of str
-        One sentence for every line that could not.
+        One sentence for every unreadable line.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class MetaScheduleFolder:
         Raises
         ------
         RecordError
-            If its line is missing or damaged, or another program's.
+            If its line is missing, damaged or that of another program.
         """
         encoded = self._encoded.get(entry.workload)
         if encoded is None:
@@ -179,12 +179,12 @@ def _entry(place: str, value: Any) -> Entry:
 
 
 def _check_encoded(place: str, text: Any) -> None:
-    """Whether a workload is what TVM can be let loose on: it trusts lengths and numbers of nodes.
+    """Refuses a damaged workload, as TVM trusts its lengths and numbers of nodes.
 
     Raises
     ------
     RecordError
-        If not.
+        If the workload is damaged.
     """
     try:
         raw = base64.b64decode(text, validate=True)

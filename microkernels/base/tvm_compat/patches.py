@@ -2,7 +2,7 @@
 
 Threads may compile at the same time, Python reads TVM's objects in a part of the time, and kernels
 of dynamic sizes are the same in every process. Each function says what it needs of TVM 0.27;
-`tests/microkernels/base/tvm_compat/test_patches.py` tells what another TVM has changed.
+`tests/microkernels/base/tvm_compat/test_patches.py` shows what another version of TVM changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm.te import tag
 
 
 class _ThreadStack(threading.local):
-    """A stack of its own in each thread."""
+    """A separate stack for each thread."""
 
     def __init__(self) -> None:
         self._items: list[relax.BlockBuilder] = []
@@ -53,7 +53,7 @@ def separate_builders() -> None:
 
 
 class _ThreadTag(type):
-    """A class whose `_current` is of its own in each thread."""
+    """A metaclass whose class has a separate `_current` for each thread."""
 
     _held = threading.local()
 
@@ -69,10 +69,10 @@ class _ThreadTag(type):
 def separate_tags() -> None:
     """Lets threads call tagged functions of topi at the same time.
 
-    TVM keeps the tag of the function that is running in one place, and refuses a second one.
+    TVM keeps the tag of the running function in one place, and refuses a second one.
 
-    Needs that `TagScope` keeps it in `_current` of the class that its module calls so, where all
-    scopes look, and that it is None while no tagged function runs.
+    Needs that the tag is `_current` of the class `TagScope` of its module, where all scopes look,
+    and that it is None while no tagged function runs.
     """
     if type(tag.TagScope) is type and tag.TagScope._current is None:
         tag.TagScope = _ThreadTag("TagScope", (tag.TagScope,), {})  # type: ignore[assignment,misc]
@@ -87,7 +87,7 @@ def quick_arrays() -> None:
     TVM asks for the size and checks the index of each element, in Python. Compiling reads hundreds
     of thousands: arguments, bindings, shapes.
 
-    Needs the global functions `ffi.ArraySize` and `ffi.ArrayGetItem`, which refuses an index behind
+    Needs the global functions `ffi.ArraySize` and `ffi.ArrayGetItem`, which refuses an index past
     the end, and that no array changes.
     """
     array: Any = tvm_ffi.Array
@@ -115,9 +115,9 @@ def quick_objects() -> None:
     """Lets Python ask for the class of an object of TVM, and compare expressions, in a third of the
     time, walk expressions in half of it, and read small tensors in a tenth.
 
-    TVM's classes have a metaclass that looks for registered subclasses; none are. Expressions that
-    are equal if they are the same object ask first whether they are numbers, every walk looks
-    up anew which classes it stops at, and tensors go through their types and pointers in Python.
+    TVM's classes have a metaclass that looks for registered subclasses; there are none. Comparing
+    expressions by identity checks first whether they are numbers, every walk looks up its classes
+    again, and tensors go through their types and pointers in Python.
 
     Needs the metaclass of `tvm_ffi.Object`, `ExprOperand.__eq__`, which builds a comparison of
     numbers only, `tvm_ffi.structural._callback_type_to_type_index`, `ir._ffi_api.Call`, which
@@ -158,7 +158,7 @@ def quick_objects() -> None:
     def numpy(self: Any) -> np.ndarray[Any, Any]:
         try:
             return np.array(np.from_dlpack(self), order="C")
-        except (BufferError, RuntimeError):  # a type that NumPy has not, or another device
+        except (BufferError, RuntimeError):  # a type that NumPy lacks, or another device
             return slowly(self)
 
     tensor.numpy = numpy
@@ -169,7 +169,7 @@ def quick_objects() -> None:
 
 
 class _InOrder(dict[Any, None]):
-    """A set that has its elements in the order in which they were added."""
+    """A set that keeps its elements in the order in which they were added."""
 
     def add(self, element: Any) -> None:
         self[element] = None
@@ -185,11 +185,11 @@ class _InOrder(dict[Any, None]):
 
 
 def order_symbols() -> None:
-    """Lets operators that are alike become one kernel of dynamic sizes.
+    """Lets equal operators become one kernel of dynamic sizes.
 
-    A kernel takes sizes that no shape has by itself as arguments. TVM keeps them in a set, which
-    has them in the order of their addresses: (height, width) for one call, (width, height) for the
-    next, so that the kernels differ, and those of every process do.
+    A kernel takes sizes that are no dimension of a shape as arguments. TVM keeps them in a set, in
+    the order of their addresses: (height, width) for one call, (width, height) for the next, so
+    that kernels differ within a process and between processes.
 
     Needs that `relax.utils` calls nothing else `set`, and only adds elements, and subtracts sets.
     """

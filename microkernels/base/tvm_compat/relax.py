@@ -1,6 +1,6 @@
 """What passes need of TVM 0.27 beyond its public interface: one function or constant for each need.
 
-`tests/microkernels/base/tvm_compat/test_relax.py` tells what another TVM has changed.
+`tests/microkernels/base/tvm_compat/test_relax.py` shows what another version of TVM changes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tvm.runtime import Module
 from tvm_ffi.serialization import to_json_graph_str
 
 OP_PATTERN = "op_pattern"
-"""A kernel's attribute by which FuseOps decides; AnnotateTIROpPattern leaves it if it is there. Its
-values are the numbers of TVM's enumeration OpPatternKind, which Python does not see."""
+"""A kernel's attribute by which FuseOps decides; AnnotateTIROpPattern keeps it if it is set. Its
+values are the numbers of TVM's enumeration OpPatternKind, which Python does not have."""
 
 INJECTIVE = 2
-"""kInjective: an element is made of one of each operand. TVM does not see that of an index with an
-open size."""
+"""kInjective: an element depends on one element of each operand. TVM does not see that if an index
+has a dynamic size."""
 
 OUT_ELEMENTWISE_FUSABLE = 4
 """kOutEWiseFusable: elementwise functions after this one are fused into it, but none before."""
@@ -58,19 +58,19 @@ WITHOUT_CSE = {"tirx.disable_cse_tir": True}
 """A setting of PassContext: TVM does not look for common subexpressions in kernels."""
 
 ENTRY_CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
-"""Functions that VMShapeLower calls at a function's entry; each takes what it checks first."""
+"""Functions that VMShapeLower calls at a function's entry; the first argument is checked."""
 
 OWN_RESULTS = ("relax.vm.alloc_tensor", "vm.builtin.alloc_shape_heap", "vm.builtin.make_prim_value")
-"""Operators and functions of a lowered program whose results are just what their types say."""
+"""Operators and functions of a lowered program whose results certainly have their types."""
 
 OWN_VIEWS = ("vm.builtin.reshape",)
 """Functions of a lowered program whose results are views of their first arguments."""
 
 WELL_FORMED_CHECK = "WellFormedInstrument"
-"""Name of TVM's instrument that wants each module of each pass to be well formed."""
+"""Name of TVM's instrument that checks that each pass leaves a well formed module."""
 
 SYMBOL_PREFIX = "__tvm_ffi_"
-"""What stands before a function's name in machine code."""
+"""Prefix of a function's name in machine code."""
 
 
 def set_type(expr: relax.Expr, ty: ir.Type) -> None:
@@ -82,20 +82,20 @@ def set_type(expr: relax.Expr, ty: ir.Type) -> None:
 
 
 def object_address(node: Any) -> int:
-    """Where an object of TVM is; those that are equal may lie in different places."""
+    """Address of an object of TVM; equal objects may have different addresses."""
     return int(node.__chandle__())
 
 
 def structural_key(node: Any) -> Hashable:
-    """What is the same for objects of TVM of the same structure, and for no others.
+    """A key that is equal for objects of TVM of equal structure, and only for them.
 
-    The types of tvm_ffi do not have the constructor of its class.
+    The type stubs of tvm_ffi lack the constructor of this class.
     """
     return tvm_ffi.StructuralKey(node)  # type: ignore[call-arg]
 
 
 def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:
-    """The same attributes of an operator, some with other values.
+    """An operator's attributes, some of them with other values.
 
     Needs `__tvm_ffi_type_info__`, which names the fields of a class, and that `ir.make_node` makes
     an object of its key and all of its fields.
@@ -106,7 +106,7 @@ def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:
 
 
 def compiler_library() -> Path | None:
-    """The file of TVM's compiler with LLVM, as it is mapped; None where only the runtime is.
+    """The mapped file of TVM's compiler with LLVM; None if only the runtime is loaded.
 
     Needs `tvm.base._LOADED_LIBS`, which has the libraries of ctypes by name.
     """
@@ -117,10 +117,10 @@ def compiler_library() -> Path | None:
 def function_adder(
     builder: relax.BlockBuilder, mod: ir.IRModule, attribute: str = ""
 ) -> Callable[[Any, str], ir.GlobalVar]:
-    """Returns what adds functions under names like the ones given, to a builder of some module.
+    """Returns a function that adds functions to a builder, under names like the given ones.
 
-    Of those that have an attribute, equal ones are one; `add_func` hashes all functions of the
-    module to find one.
+    With `attribute`, equal functions are added once; `add_func` would hash all functions of the
+    module to find an equal one.
 
     Needs that `BlockBuilder.update_func` hashes nothing until `add_func` is called.
 
@@ -131,7 +131,7 @@ def function_adder(
     mod : IRModule
         Its names are taken.
     attribute : str
-        Functions in which it differs differ.
+        Functions are compared if this attribute is equal; "" adds every function.
     """
     taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
     added: defaultdict[str, list[tuple[ir.GlobalVar, Any]]] = defaultdict(list)
@@ -154,7 +154,7 @@ def function_adder(
 
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-"""What LegalizeOps calls for an operator."""
+"""The function that LegalizeOps calls for an operator."""
 
 
 def legalize_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -166,13 +166,13 @@ def legalize_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
 
 
 def legalize(ours: Mapping[str, Legalize], once: Iterable[str]) -> ir.transform.Pass:
-    """LegalizeOps, with legalisations by the names of operators in the place of TVM's.
+    """LegalizeOps with other legalisations, by the names of operators, than TVM's.
 
-    Those of static views that are named in `once` write equal kernels once: LegalizeOps itself
-    writes every kernel, and looks then for an equal one.
+    For static views that are named in `once`, equal kernels are written once: LegalizeOps itself
+    writes every kernel, and then looks for an equal one.
 
-    Needs that what they return calls `call_tir`, of a kernel and a tuple, and that a view has no
-    attribute but `axes`.
+    Needs that a legalisation returns a call of `call_tir` with a kernel and a tuple, and that a
+    view has no attribute but `axes`.
     """
 
     @ir.transform.module_pass(opt_level=0, name="LegalizeOps")
@@ -203,8 +203,8 @@ def _for_views(made_by: Legalize) -> Legalize:
 def emit_machine_code(module: tvm_ffi.Module) -> None:
     """Makes an LLVM module's machine code now, not when its first function is called.
 
-    Needs that to look for any function does so, the module's function `get_func_names`, and that a
-    function's symbol is its name behind a prefix. A module that `load_llvm` made does not know the
+    Needs that looking up any function does so, the module's function `get_func_names`, and that a
+    function's symbol is a prefix and its name. A module that `load_llvm` made does not know the
     names of its functions; its text does.
     """
     symbols = [str(symbol) for symbol in module.get_function("get_func_names")()]
@@ -215,7 +215,7 @@ def emit_machine_code(module: tvm_ffi.Module) -> None:
 
 
 def load_llvm(text: str) -> Module:
-    """A module of kind "llvm" of the text of an LLVM module; LLVM's passes do not run on it.
+    """A module of kind "llvm" from the text of an LLVM module; LLVM's passes do not run on it.
 
     Needs the global function `ffi.Module.load_from_file.ll`, which TVM's own loader calls for files
     whose names end so.
@@ -233,7 +233,7 @@ def llvm_version() -> int:
 
 
 def to_json(node: Any) -> str:
-    """All of an object of TVM, as the same text in every process."""
+    """An object of TVM with all that it holds, as text that is equal in every process."""
     return to_json_graph_str(node)
 
 
@@ -264,7 +264,7 @@ NUMBER_AT = 17
 
 
 def parallel_launch(name: str, types: Sequence[str]) -> str:
-    """LLVM IR of a function that launches so many tasks of another, `<name>_task`.
+    """LLVM IR of a function that launches tasks of another function, `<name>_task`.
 
     It takes the number of tasks, 0 for all of the pool, and arguments of some types, and returns 0
     or an error. `<name>_task` takes the number of a task, the address of a pointer and of how many

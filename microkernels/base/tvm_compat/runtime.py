@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 GetFunction = Callable[[str], Any]
-"""Finds a global function by its name: `tvm_ffi.get_global_func`, or `get_function` of a session at
-a server."""
+"""Finds a global function by its name: `tvm_ffi.get_global_func`, or `get_function` of a session
+with a server."""
 
 _ONE_CORE_PER_THREAD = -2  # ThreadGroup::kSpecifyOneCorePerThread
 _SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
@@ -29,7 +29,7 @@ def only_runtime() -> bool:
 def configure_threads(
     get_function: GetFunction, count: int, cpus: Sequence[int] = (), bound: bool = False
 ) -> int:
-    """Makes the calling thread's pool split parallel loops over so many threads.
+    """Makes the calling thread's pool split parallel loops over `count` threads.
 
     Needs `runtime.config_threadpool`, which takes a mode, a number and the CPUs that threads may
     run on, written as text, and its modes: -3, every thread may run on all of them, and -2, the
@@ -38,13 +38,13 @@ def configure_threads(
     Parameters
     ----------
     get_function : callable
-        Says in which process.
+        Finds functions of the process to configure.
     count : int
-        The calling thread included.
+        Threads, the calling one included.
     cpus : sequence of int
-        All of them, if none are named. A pool that is new gets as many workers as there are.
+        CPUs to run on; all of them if empty. A new pool gets a worker for each.
     bound : bool
-        Whether each worker is bound to one of them: at least as many as the pool has threads.
+        Whether each worker is bound to one CPU: `cpus` needs at least one for each thread.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def configure_threads(
 
 
 def available_threads(get_function: GetFunction) -> int:
-    """How many threads a parallel loop has. Needs `runtime.NumThreads`."""
+    """How many threads run a parallel loop. Needs `runtime.NumThreads`."""
     return int(get_function("runtime.NumThreads")())
 
 
@@ -103,21 +103,21 @@ def holds_program(module: Any) -> bool:
 
 
 def is_size_error(error: Exception) -> bool:
-    """Whether sizes that a program matches did not fit.
+    """Whether an error says that sizes do not match what a program expects.
 
     Needs the words `ErrorContext(match_cast` in the message.
     """
     return "ErrorContext(match_cast" in str(error)
 
 
-# What TVM's RPC tracker is told and answers.
+# Requests to TVM's RPC tracker, and its answers.
 #
-# Needs of `tvm.rpc.base` the number that both sides begin with, the codes of questions, and how a
-# message is written: a length and JSON.
+# Needs from `tvm.rpc.base` the number that both sides send first, the codes of requests, and the
+# form of a message: a length and JSON.
 
 
 def greet(connection: socket.socket) -> int | None:
-    """Says who is calling; a number if something else than a tracker answers.
+    """Greets a tracker; returns None, or the number with which something else answered.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def request_server(connection: socket.socket, key: str) -> tuple[str, int, str]:
     Raises
     ------
     OSError, ValueError, TypeError, struct.error
-        If the tracker does not answer, or says that it cannot.
+        If the tracker does not answer, or refuses.
     """
     from tvm.rpc import base
 

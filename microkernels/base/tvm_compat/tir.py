@@ -1,6 +1,6 @@
 """What kernels need of TVM 0.27 beyond its public interface: one function or constant each.
 
-`tests/microkernels/base/tvm_compat/test_tir.py` tells what another TVM has changed.
+`tests/microkernels/base/tvm_compat/test_tir.py` shows what another version of TVM changes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def llvm_functions(*texts: str) -> Iterator[None]:
 
 
 def walker(*callbacks: tuple[type, Callable[[Any], Any]]) -> Callable[[Expr], object]:
-    """Returns what walks an expression in pre-order, as `structural_walk` with these callbacks.
+    """Returns a function that walks an expression in pre-order with callbacks.
 
-    `structural_walk` checks and converts its callbacks anew each time, which takes longer than to
+    `structural_walk` checks and converts its callbacks at every call, which takes longer than to
     walk through a small expression.
 
     Needs `tvm_ffi.structural._callback_type_to_type_index` and the global function of the walk,
@@ -70,7 +70,7 @@ def register_elementwise(name: str, arity: int, lower: Callable[[Call], Expr]) -
     arity : int
         Number of arguments.
     lower : callable
-        What LLVM's code is made of instead of a call.
+        Makes the expression that replaces a call.
     """
     tvm_ffi.get_global_func("ir.RegisterOp")(name, "")
     operator, example = Op.get(name), Op.get("tirx.exp")
@@ -88,7 +88,7 @@ _MOST_TYPES = 1 << 12
 def quick_expressions() -> None:
     """Lets Python write expressions of TIR in half of the time.
 
-    TVM makes a string of a type whenever somebody asks for its elements or lanes, and looks at the
+    TVM makes a string of a type whenever its elements or lanes are read, and looks at the
     operands of arithmetic and at indices in Python. A kernel has thousands of each.
 
     Needs `PrimType.dtype`, which never changes; the global functions `prim._OpAdd` and the like,

@@ -35,8 +35,8 @@ _TENSOR_MAGIC = 0xDD5E40F096B4A13F
 def tensor_places(path: Path, constants: int) -> list[tuple[int, int]]:
     """Where the values of constant tensors lie in a file, as offsets and numbers of bytes.
 
-    `constants` is where constants begin: the offset that `without_scopes` returns. Tensors behind a
-    constant of a kind that we do not know are not found.
+    `constants` is where constants begin: the offset that `without_scopes` returns. Tensors after a
+    constant of an unknown kind are not found.
     """
     places = []
     with path.open("rb") as file:
@@ -63,14 +63,14 @@ def tensor_places(path: Path, constants: int) -> list[tuple[int, int]]:
 
 
 def without_scopes(file: BinaryIO) -> tuple[bytes, int]:
-    """The older form of a file of today's, which is open at its beginning.
+    """Converts the head of a file, which is open at its beginning, to the older form.
 
-    It is these bytes, followed by the file from this offset on: where constants begin.
+    Returns the new head, and the offset where constants begin: from there on the file stays.
 
     Raises
     ------
     CompileError
-        If TVM wrote a form that we do not know.
+        If TVM wrote an unknown form.
     """
     (magic,) = struct.unpack("<Q", file.read(8))
     if magic != _MAGIC_WITH_SCOPES:
@@ -104,27 +104,26 @@ def _skip_text(file: BinaryIO) -> None:
 
 
 DATA_SYMBOL = "__tvm_ffi__library_bin"
-"""Where the runtime looks for the data when it opens a library."""
+"""Symbol under which the runtime looks for the data when it opens a library."""
 
 LOADER_PREFIX = "ffi.Module.load_from_bytes."
-"""Followed by a module's kind: the global function that makes the module of its bytes."""
+"""With a module's kind: name of the global function that makes the module from its bytes."""
 
 _OWN_CODE = "_lib"
 
 
 def library_data(kind: str, has_code: bool) -> bytes:
-    """A shared library's data as TVM's runtime finds it: modules, each with the name of its loader.
+    """The data of a shared library with one module, in the form that TVM's runtime reads.
 
     The layout is that of `ProcessLibraryBin` in tvm_ffi's library_module.cc: number of bytes; the
     import tree as two vectors in compressed row form; then each module's kind and bytes, where the
-    kind "_lib" stands for the library's own code and has none. A module's bytes cannot be empty.
-
-    The data of a library with one module of this kind, and one word of bytes that nobody reads.
+    kind "_lib" stands for the library's own code and has none. A module's bytes cannot be empty:
+    here they are one word that nobody reads.
 
     Parameters
     ----------
     kind : str
-        The module's.
+        The module's kind.
     has_code : bool
         Whether the module imports the library's own code.
     """

@@ -11,7 +11,7 @@ from relay_passes.quantize.requantize import requantize
 from tests.relay_passes.graphs import Body, module, partitioned, regions
 from tests.relay_passes.quantized import constant, inputs, outputs, quantize
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 op = relax.op
 F, I32 = "float32", "int32"
@@ -51,8 +51,8 @@ def test_scales_of_columns() -> None:
     factors = len(region.operands)
     assert region.operands == (Tensor((32,), F),) * factors and factors in (1, 2)
     assert region.epilogue == (
-        Step("constant", value=101.0),
-        Step("requantize", (0, 1 + factors, *range(1, 1 + factors)), dtype="uint8"),
+        EpilogueOp("constant", value=101.0),
+        EpilogueOp("requantize", (0, 1 + factors, *range(1, 1 + factors)), dtype="uint8"),
     )
     assert region.output == Tensor((5, 32), "uint8")
     (function,) = (f for g, f in mod.functions_items() if g.name_hint != "main")
@@ -64,14 +64,14 @@ def test_one_scale_has_factors_that_are_numbers() -> None:
     _, region = one_region(lambda q: quantize(real(product(q), 0.02), 1.3, -9, "int8"))
     assert region.operands == ()
     assert [step.op for step in region.epilogue][-1] == "requantize"
-    assert region.epilogue[0] == Step("constant", value=-9.0)
+    assert region.epilogue[0] == EpilogueOp("constant", value=-9.0)
     assert region.output.dtype == "int8"
 
 
 def test_a_bias_of_int32_is_added_before() -> None:
     _, region = one_region(lambda q: quantize(real(op.add(product(q), BIAS)), 1.3, 101))
     assert region.operands[0] == Tensor((32,), I32)
-    assert region.epilogue[0] == Step("add", (0, 1), dtype=I32)
+    assert region.epilogue[0] == EpilogueOp("add", (0, 1), dtype=I32)
     assert [step.op for step in region.epilogue] == ["add", "constant", "requantize"]
 
 

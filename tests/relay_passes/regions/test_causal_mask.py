@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.regions.causal_mask import LOWEST, additive_diagonal, without_causal_mask
 from tests.relay_passes.graphs import module
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize, size_from
 
 op = relax.op
@@ -75,7 +75,7 @@ def test_no_mask_at_all_is_a_late_diagonal() -> None:
     assert diagonal(np.zeros((M, N), np.float32)) == N - 1
 
 
-def scores(*steps: Step, operands: int = 1) -> Region:
+def scores(*steps: EpilogueOp, operands: int = 1) -> Region:
     return Region(
         op="batch_matmul",
         inputs=(Tensor((2, M, 3), F), Tensor((2, 3, N), F)),
@@ -85,20 +85,23 @@ def scores(*steps: Step, operands: int = 1) -> Region:
     )
 
 
-HALF = Step("constant", value=0.5)
+HALF = EpilogueOp("constant", value=0.5)
 
 
 @pytest.mark.parametrize(
     ("steps", "kept"),
     [
-        ([Step("add", (0, 1))], []),
-        ([Step("add", (1, 0))], []),
-        ([HALF, Step("multiply", (0, 2)), Step("add", (3, 1))], ["constant", "multiply"]),
-        ([Step("add", (0, 1)), HALF, Step("divide", (2, 3))], ["constant", "divide"]),
-        ([Step("add", (0, 1)), Step("add", (2, 1))], []),
+        ([EpilogueOp("add", (0, 1))], []),
+        ([EpilogueOp("add", (1, 0))], []),
+        (
+            [HALF, EpilogueOp("multiply", (0, 2)), EpilogueOp("add", (3, 1))],
+            ["constant", "multiply"],
+        ),
+        ([EpilogueOp("add", (0, 1)), HALF, EpilogueOp("divide", (2, 3))], ["constant", "divide"]),
+        ([EpilogueOp("add", (0, 1)), EpilogueOp("add", (2, 1))], []),
     ],
 )
-def test_the_step_and_the_operand_disappear(steps: list[Step], kept: list[str]) -> None:
+def test_the_step_and_the_operand_disappear(steps: list[EpilogueOp], kept: list[str]) -> None:
     found = without_causal_mask(GRAPH, scores(*steps), [relax.const(mask(0))])
     assert [step.op for step in found.region.epilogue] == kept
     assert found.causal == 0 and found.operands == () and found.region.operands == ()
@@ -109,32 +112,36 @@ def test_the_step_and_the_operand_disappear(steps: list[Step], kept: list[str]) 
 @pytest.mark.parametrize(
     "steps",
     [
-        [Step("add", (0, 1)), Step("tanh", (2,))],
-        [Step("add", (0, 1)), Step("constant", value=-1.0), Step("multiply", (2, 3))],
-        [Step("add", (0, 1)), Step("multiply", (2, 2))],
-        [Step("add", (0, 1)), Step("multiply", (2, 1))],
-        [Step("add", (0, 1)), Step("negative", (2,)), Step("add", (2, 3))],
-        [Step("multiply", (0, 1))],
+        [EpilogueOp("add", (0, 1)), EpilogueOp("tanh", (2,))],
+        [
+            EpilogueOp("add", (0, 1)),
+            EpilogueOp("constant", value=-1.0),
+            EpilogueOp("multiply", (2, 3)),
+        ],
+        [EpilogueOp("add", (0, 1)), EpilogueOp("multiply", (2, 2))],
+        [EpilogueOp("add", (0, 1)), EpilogueOp("multiply", (2, 1))],
+        [EpilogueOp("add", (0, 1)), EpilogueOp("negative", (2,)), EpilogueOp("add", (2, 3))],
+        [EpilogueOp("multiply", (0, 1))],
     ],
 )
-def test_a_mask_that_later_steps_may_undo_stays(steps: list[Step]) -> None:
+def test_a_mask_that_later_steps_may_undo_stays(steps: list[EpilogueOp]) -> None:
     region = scores(*steps)
     found = without_causal_mask(GRAPH, region, [relax.const(mask(0))])
     assert found.region == region and found.causal is None and len(found.operands) == 1
 
 
 def test_other_operands_keep_their_places() -> None:
-    region = scores(Step("add", (0, 1)), Step("add", (3, 2)), operands=2)
+    region = scores(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), operands=2)
     bias = relax.const(np.ones((M, N), np.float32))
     for causal, order in ((0, [0, 1]), (2, [1, 0])):
         both = [relax.const(mask(causal)), bias]
         found = without_causal_mask(GRAPH, region, [both[at] for at in order])
-        assert found.region.epilogue == (Step("add", (0, 1)),)
+        assert found.region.epilogue == (EpilogueOp("add", (0, 1)),)
         assert found.causal == causal and found.operands[0].same_as(bias)
 
 
 def test_of_two_masks_the_narrower_counts_and_one_that_hides_nothing_is_dropped() -> None:
-    region = scores(Step("add", (0, 1)), Step("add", (3, 2)), operands=2)
+    region = scores(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), operands=2)
     two = [relax.const(mask(2)), relax.const(mask(1))]
     assert without_causal_mask(GRAPH, region, two).causal == 1
     nothing = without_causal_mask(GRAPH, region, [relax.const(np.zeros((M, N), F))] * 2)
@@ -144,7 +151,7 @@ def test_of_two_masks_the_narrower_counts_and_one_that_hides_nothing_is_dropped(
 def masked(*arrays: np.ndarray) -> int | None:
     """The diagonal of scores to which these are added; None if a mask stays."""
     count = len(arrays)
-    steps = [Step("add", (count + i if i else 0, i + 1)) for i in range(count)]
+    steps = [EpilogueOp("add", (count + i if i else 0, i + 1)) for i in range(count)]
     region = scores(*steps, operands=count)
     found = without_causal_mask(GRAPH, region, [relax.const(array) for array in arrays])
     return None if found.operands else found.causal
@@ -161,7 +168,7 @@ def test_finite_numbers_hide_only_if_nothing_else_is_added() -> None:
         assert masked(low, other) is None and masked(other, low) is None
     x = relax.Var("x", relax.TensorType((M, N), F))
     for operands in ([relax.const(low), x], [x, relax.const(low)]):
-        region = scores(Step("add", (0, 1)), Step("add", (3, 2)), operands=2)
+        region = scores(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), operands=2)
         found = without_causal_mask(GRAPH, region, operands)
         assert found.region == region and found.causal is None
 
@@ -170,7 +177,11 @@ def test_finite_numbers_hide_only_if_nothing_else_is_added() -> None:
 def test_finite_numbers_hide_if_a_later_scale_leaves_them_apart(
     factor: float, hidden: bool
 ) -> None:
-    steps = [Step("add", (0, 1)), Step("constant", value=factor), Step("multiply", (2, 3))]
+    steps = [
+        EpilogueOp("add", (0, 1)),
+        EpilogueOp("constant", value=factor),
+        EpilogueOp("multiply", (2, 3)),
+    ]
     found = without_causal_mask(GRAPH, scores(*steps), [relax.const(mask(1, LEAST))])
     assert found.causal == (1 if hidden else None)
 
@@ -190,7 +201,7 @@ def test_conditions(number: float, condition: int, hidden: bool) -> None:
     visible = np.tri(M, N, condition, dtype=bool)
     for seen in (visible, ~visible):
         args = (1, 0, 2) if seen is visible else (1, 2, 0)
-        region = scores(Step("constant", value=number), Step("where", args))
+        region = scores(EpilogueOp("constant", value=number), EpilogueOp("where", args))
         region = region.replace(operands=(Tensor((M, N), "bool"),))
         found = without_causal_mask(GRAPH, region, [relax.const(seen)])
         assert found.causal == (condition if hidden else None)
@@ -213,7 +224,7 @@ def test_a_diagonal_may_be_a_size(last: str) -> None:
     shape = (SymbolicSize.of("n"), size_from("n+past" if last == "past" else "total"))
     found = additive_diagonal(graph, mask, shape)
     assert found == size_from("past" if last == "past" else "total+-1*n")
-    region = scores(Step("add", (0, 1))).replace(
+    region = scores(EpilogueOp("add", (0, 1))).replace(
         inputs=(Tensor((2, shape[0], 3), F), Tensor((2, 3, shape[1]), F)),
         operands=(Tensor(shape, F),),
         output=Tensor((2, *shape), F),

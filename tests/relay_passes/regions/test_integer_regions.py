@@ -19,7 +19,7 @@ from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
 from tests.relay_passes.quantized import constant, dequantize, inputs, outputs, quantize
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 pytestmark = pytest.mark.turns
 
@@ -77,7 +77,7 @@ JSON = Region(
     operands=(Tensor((3,), F),),
     output=Tensor((2, 3), F),
     attrs={"a_zero_point": 3},
-    epilogue=(Step("cast", (0,)), Step("multiply", (2, 1))),
+    epilogue=(EpilogueOp("cast", (0,)), EpilogueOp("multiply", (2, 1))),
 ).to_json()
 
 

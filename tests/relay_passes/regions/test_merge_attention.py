@@ -22,7 +22,7 @@ from tests.relay_passes.graphs import Body, module, regions, run
 from tests.relay_passes.quantized import constant as number
 from tests.relay_passes.quantized import quantize
 from tests.relay_passes.region_checks import assert_equal
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 op = relax.op
@@ -118,9 +118,9 @@ PARTS = (
         operands=(Tensor((2, 1, 1, S), F),),
         output=Tensor((2, H, S, S), F),
         epilogue=(
-            Step("constant", value=np.float32(1.7).item()),
-            Step("divide", (0, 2)),
-            Step("add", (3, 1)),
+            EpilogueOp("constant", value=np.float32(1.7).item()),
+            EpilogueOp("divide", (0, 2)),
+            EpilogueOp("add", (3, 1)),
         ),
     ),
     Region(

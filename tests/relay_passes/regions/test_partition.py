@@ -21,7 +21,7 @@ from tests.relay_passes.graphs import (
     regions,
     run,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 op = relax.op
 F = "float32"
@@ -33,7 +33,7 @@ JSON = Region(
     inputs=(Tensor((2, 4), F), Tensor((4, 3), F, True)),
     operands=(Tensor((3,), F),),
     output=Tensor((2, 3), F),
-    epilogue=(Step("add", (0, 1)), Step("relu", (2,))),
+    epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,))),
 ).to_json()
 
 

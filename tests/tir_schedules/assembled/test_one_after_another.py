@@ -7,7 +7,7 @@ import tvm
 from tvm import te, tirx
 
 from tests.tir_schedules.tensorize.programs import function
-from tir_schedules.assembled.side_by_side import Step, one_after_another
+from tir_schedules.assembled.side_by_side import KernelCall, one_after_another
 
 F = "float32"
 
@@ -17,7 +17,11 @@ def test_a_kernel_twice_and_a_view() -> None:
     turn = function(lambda x: te.compute((3, 8), lambda i, j: x[j, i]), ((8, 3), F))
     x, y = tirx.decl_buffer((4, 6), F, "x"), tirx.decl_buffer((3, 8), F, "y")
     first, second = (tirx.decl_buffer((4, 6), F, name) for name in ("first", "second"))
-    steps = [Step(double, (x, first)), Step(double, (first, second)), Step(turn, (second, y))]
+    steps = [
+        KernelCall(double, (x, first)),
+        KernelCall(double, (first, second)),
+        KernelCall(turn, (second, y)),
+    ]
     made = one_after_another(steps, [x, y], [first, second])
     library = tvm.compile(made.with_attr("global_symbol", "main"), target="llvm")
     given = np.arange(24, dtype=F).reshape(4, 6)

@@ -24,17 +24,17 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.core.placement import Placement
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of
 
 F = "float32"
 IMAGE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
 QUANTIZED = (
-    Step("cast", (0,)),
-    Step("constant", (), 0.5),
-    Step("constant", (), 3.0, "uint8"),
-    Step("quantize", (1, 2, 3), dtype="uint8"),
+    EpilogueOp("cast", (0,)),
+    EpilogueOp("constant", (), 0.5),
+    EpilogueOp("constant", (), 3.0, "uint8"),
+    EpilogueOp("quantize", (1, 2, 3), dtype="uint8"),
 )
 
 

@@ -27,7 +27,7 @@ from tir_schedules.assembled.side_by_side import (
     tasks_of,
 )
 from tir_schedules.assembled.task_parts import Share, assign
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 TWO = Machine("znver4", isa_named("avx512"), 2)
@@ -38,7 +38,7 @@ DENSE = Region(
     inputs=(Tensor((3, 33), F), Tensor((33, 50), F, constant=True)),
     operands=(Tensor((50,), F),),
     output=Tensor((3, 50), F),
-    epilogue=(Step("add", (0, 1)), Step("relu", (2,))),
+    epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,))),
 )
 SOFTMAX = Region(
     op="softmax", inputs=(Tensor((5, 19), F),), output=Tensor((5, 19), F), attrs={"axis": 1}

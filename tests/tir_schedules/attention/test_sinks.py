@@ -24,7 +24,7 @@ from tests.tir_schedules.run_region import (
 from tir_schedules.attention.dynamic import build_open
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of
 from tvm_hybrid.tuning.verification.chain_bounds import known_case
@@ -91,7 +91,7 @@ def test_a_constant_that_is_added_to_the_scores_counts() -> None:
     region = case(m=9, n=20).region
     scores = region.parts[0]
     last = len(scores.epilogue)
-    more = (Step("constant", value=1.5), Step("add", (last, last + 1)))
+    more = (EpilogueOp("constant", value=1.5), EpilogueOp("add", (last, last + 1)))
     scores = scores.replace(epilogue=(*scores.epilogue, *more))
     region = with_sinks(region.replace(parts=(scores, *region.parts[1:])))
     arrays = [*values(case(m=9, n=20)), scores_of_sinks(2)]

@@ -19,7 +19,7 @@ from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_cost import PairConfig, in_bands
 from tir_schedules.chains.depthwise_pointwise_cost import check as check_config
 from tir_schedules.convolution.depthwise.depthwise_conv2d import WHY_VECTORS
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.product.tile_config import product_kernels
 from tvm_hybrid.targets.resolve import resolve_target
@@ -221,7 +221,7 @@ REJECTED = {
     "shared": (pair_with(attrs={"sources": "i0,i1,i2;p0,i3,i2"}), "input 4 is not used"),
     "bias": (pair_with(attrs={"sources": "i0,i1,i0;p0,i3,i4"}), "is read"),
     "output": (pair_with(output=Tensor((5, 16), "float32")), "output"),
-    "range": (with_parts({}, {"epilogue": (Step("range", value=0.0),)}), "all pixels"),
+    "range": (with_parts({}, {"epilogue": (EpilogueOp("range", value=0.0),)}), "all pixels"),
     "variable": (with_parts({}, {"inputs": (PLAIN.parts[1].inputs[0],
                  Tensor((16, 16), "float32"))}), "not constant"),
 }  # fmt: skip

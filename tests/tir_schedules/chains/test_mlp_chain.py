@@ -30,7 +30,7 @@ from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_rows
 from tir_schedules.chains.parts import sources_of
 from tir_schedules.core.attributes import attribute_text
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 BEST = INTEGER_ISAS[-1]
@@ -93,20 +93,24 @@ def test_quantising_on_the_way_in_and_an_integer_residual() -> None:
     m, k, n = 9, 10, 24
     first = integer_matmul(
         (m,), k, n, "uint8", a_zero=3, quantized=0.05, output=Tensor((m, n), "float32"),
-        epilogue=(Step("cast", (0,)), Step("constant", value=0.01), Step("multiply", (1, 2))),
+        epilogue=(
+            EpilogueOp("cast", (0,)), EpilogueOp("constant", value=0.01),
+            EpilogueOp("multiply", (1, 2)),
+        ),
     )  # fmt: skip
     second = integer_matmul(
         (m,), n, n, "int8", a_zero=-3, quantized=0.04, output=Tensor((m, n), "uint8"),
         epilogue=(
-            Step("cast", (0,)), Step("constant", value=0.005), Step("multiply", (1, 2)),
-            Step("constant", value=0.1), Step("constant", value=100.0),
-            Step("quantize", (3, 4, 5), dtype="uint8"),
+            EpilogueOp("cast", (0,)), EpilogueOp("constant", value=0.005),
+            EpilogueOp("multiply", (1, 2)),
+            EpilogueOp("constant", value=0.1), EpilogueOp("constant", value=100.0),
+            EpilogueOp("quantize", (3, 4, 5), dtype="uint8"),
         ),
     )  # fmt: skip
     third = integer_matmul(
         (m,), n, n, "uint8", "uint8", a_zero=100, w_zero="input",
         operands=(Tensor((m, n), "uint8"),), output=Tensor((m, n), "float32"),
-        epilogue=(Step("cast", (0,)), Step("cast", (1,)), Step("add", (2, 3))),
+        epilogue=(EpilogueOp("cast", (0,)), EpilogueOp("cast", (1,)), EpilogueOp("add", (2, 3))),
     )  # fmt: skip
     chain = ChainBuilder([first.inputs[0]])
     source = chain.add(second, chain.add(first, INPUT))

@@ -38,7 +38,7 @@ from tir_schedules.chains.mlp_chain_config import MlpChainConfig, blocks_of, by_
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import walk
 from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.cost.amx_cost import TilePart
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
@@ -174,14 +174,18 @@ def test_norms_and_f32_products_between() -> None:
 def test_quantising_on_the_way_in() -> None:
     """By a range that is given, by numbers, and zero points that need sums of padded rows."""
     m, k, n = 37, 70, 72
-    scaled = (Step("cast", (0,)), Step("constant", value=0.01), Step("multiply", (1, 2)))
+    scaled = (
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=0.01),
+        EpilogueOp("multiply", (1, 2)),
+    )
     first = integer_matmul(
         (m,), k, n, a_zero="range", quantized="range",
         output=Tensor((m, n), "float32"), epilogue=scaled,
     )  # fmt: skip
     to_bytes = (
-        Step("constant", value=0.1), Step("constant", value=100.0),
-        Step("quantize", (3, 4, 5), dtype="uint8"),
+        EpilogueOp("constant", value=0.1), EpilogueOp("constant", value=100.0),
+        EpilogueOp("quantize", (3, 4, 5), dtype="uint8"),
     )  # fmt: skip
     second = integer_matmul(
         (m,), n, n, "int8", a_zero=-3, quantized=0.04,
@@ -190,7 +194,7 @@ def test_quantising_on_the_way_in() -> None:
     third = integer_matmul(
         (m,), n, n, "uint8", "uint8", a_zero=100, w_zero="input",
         operands=(Tensor((m, n), "uint8"),), output=Tensor((m, n), "float32"),
-        epilogue=(Step("cast", (0,)), Step("cast", (1,)), Step("add", (2, 3))),
+        epilogue=(EpilogueOp("cast", (0,)), EpilogueOp("cast", (1,)), EpilogueOp("add", (2, 3))),
     )  # fmt: skip
     chain = ChainBuilder([first.inputs[0]])
     source = chain.add(second, chain.add(first, INPUT))

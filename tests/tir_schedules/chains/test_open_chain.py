@@ -112,5 +112,5 @@ def test_what_is_refused() -> None:
     columns = msgspec.structs.replace(
         MLP_CHAIN.default_config(region, machine_for("avx2")), mode="columns"
     )
-    with pytest.raises(ConfigError, match="any number of rows"):
+    with pytest.raises(ConfigError, match="dynamic number of rows"):
         MLP_CHAIN.build(region, columns, isa)

@@ -11,7 +11,7 @@ from tests.tir_schedules.open_regions import OpenKernel, at_sizes
 from tests.tir_schedules.run_region import expected, product_bound
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 
 Sizes = Sequence[int]  # batch, then an extent for each axis
@@ -82,7 +82,7 @@ def bias_and_residual(region: Region) -> Region:
     channels = region.output.shape[-1]
     return region.replace(
         operands=(Tensor((channels,), "float32"), Tensor(region.output.shape, "float32")),
-        epilogue=(Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,))),
+        epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,))),
     )
 
 

@@ -17,7 +17,7 @@ from tests.tir_schedules.run_region import (
     machine_for,
     product_bound,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 ONE = (1, 1, 1, 1)
@@ -41,7 +41,7 @@ def bias_and_residual(region: Region) -> Region:
     channels = region.output.shape[-1]
     return region.replace(
         operands=(Tensor((channels,), "float32"), Tensor(region.output.shape, "float32")),
-        epilogue=(Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,))),
+        epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,))),
     )
 
 

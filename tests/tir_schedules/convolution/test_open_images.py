@@ -25,7 +25,7 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig
 from tir_schedules.convolution.geometry import one_image
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.region import EpilogueOp, Region
 from tir_schedules.core.template import template_for
 
 COLUMNS, IMAGE = (0, 2), (0, 1, 2)
@@ -204,7 +204,9 @@ def test_interleaved_tiles_of_several_rows(dtype: str, isas: list[str]) -> None:
 def test_one_vector_of_long_epilogues() -> None:
     def long(sizes: Sizes) -> Region:
         region = ALL["depthwise 3x3"](sizes)
-        return region.replace(epilogue=(Step("sigmoid", (0,)), Step("multiply", (1, 0))))
+        return region.replace(
+            epilogue=(EpilogueOp("sigmoid", (0,)), EpilogueOp("multiply", (1, 0)))
+        )
 
     check(long, IMAGE, highest_native(ISAS), IMAGES[::2])
 

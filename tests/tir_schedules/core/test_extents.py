@@ -37,7 +37,7 @@ def test_a_factor_of_a_product() -> None:
 
 def test_factors_of_which_none_is_known() -> None:
     with (
-        pytest.raises(CompileError, match="no argument tells the size"),
+        pytest.raises(CompileError, match="no argument gives the size"),
         kernel_function("factors"),
     ):
         tensor_parameter("rows", Tensor((N * M,), "float32"))

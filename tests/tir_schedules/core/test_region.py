@@ -9,7 +9,7 @@ import pytest
 
 from microkernels.base.errors import ConfigError
 from tir_schedules.core.attributes import Source
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 F = "float32"
 
@@ -22,7 +22,7 @@ def test_json_keeps_every_number(number: float) -> None:
         output=Tensor((2, 4), F),
         operands=(Tensor((), F),),
         attrs={"axis": 1, "epsilon": 0.5, "rounded": "bfloat16", "flag": True},
-        epilogue=(Step("constant", value=number), Step("add", (0, 2))),
+        epilogue=(EpilogueOp("constant", value=number), EpilogueOp("add", (0, 2))),
     )
     for region in (part, part.replace(op="chain", parts=(part, part))):
         again = Region.from_json(region.to_json())

@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from microkernels.vector.placeholders import Placeholder
-from tir_schedules.core.region import Region, Step, Tensor, region_form, region_numbers, traced
+from tir_schedules.core.region import (
+    EpilogueOp,
+    Region,
+    Tensor,
+    region_form,
+    region_numbers,
+    traced,
+)
 
 
 def _product(zero_point: int, scale: float, slope: float = 0.5, **changes: Any) -> Region:
     tensor = Tensor((4, 8), "uint8")
     steps = (
-        Step("cast", (0,)),
-        Step("constant", value=scale),
-        Step("multiply", (1, 2)),
-        Step("constant", value=slope),
-        Step("leaky_relu", (3, 4)),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=scale),
+        EpilogueOp("multiply", (1, 2)),
+        EpilogueOp("constant", value=slope),
+        EpilogueOp("leaky_relu", (3, 4)),
     )
     return Region(
         op="matmul",

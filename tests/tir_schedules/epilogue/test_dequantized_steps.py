@@ -7,7 +7,7 @@ import pytest
 
 from tests.tir_schedules.integer_regions import every_isa, matmul_region
 from tests.tir_schedules.run_region import run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tir_schedules.epilogue.lookup_table import find_lookups
 from tir_schedules.epilogue.quantize_steps import centred_steps
@@ -19,17 +19,17 @@ INNER = 7  # the value that is quantised inside
 def residual(dtype: str, zero: int, scale: float = 0.5, n: int = 37) -> Region:
     """quantize(dequantize(quantize(acc * factor)) + dequantize(residual)), the types alike."""
     steps = (
-        Step("cast", (0,)),
-        Step("multiply", (3, 1)),
-        Step("constant", value=scale),
-        Step("constant", value=float(zero)),
-        Step("quantize", (4, 5, 6), dtype=dtype),
-        Step("dequantize", (INNER, 5, 6)),
-        Step("constant", value=0.25),
-        Step("dequantize", (2, 9, 6)),
-        Step("add", (8, 10)),
-        Step("constant", value=0.75),
-        Step("quantize", (11, 12, 6), dtype=dtype),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("multiply", (3, 1)),
+        EpilogueOp("constant", value=scale),
+        EpilogueOp("constant", value=float(zero)),
+        EpilogueOp("quantize", (4, 5, 6), dtype=dtype),
+        EpilogueOp("dequantize", (INNER, 5, 6)),
+        EpilogueOp("constant", value=0.25),
+        EpilogueOp("dequantize", (2, 9, 6)),
+        EpilogueOp("add", (8, 10)),
+        EpilogueOp("constant", value=0.75),
+        EpilogueOp("quantize", (11, 12, 6), dtype=dtype),
     )
     operands = (Tensor((n,), "float32"), Tensor((7, n), dtype))
     return matmul_region(
@@ -64,13 +64,13 @@ def test_which_values_stay() -> None:
     region = residual("uint8", 3)
     steps = list(region.epilogue)
 
-    def having(number: int, step: Step) -> Region:
+    def having(number: int, step: EpilogueOp) -> Region:
         return region.replace(epilogue=(*steps[:number], step, *steps[number + 1 :]))
 
     # Dequantised by another scale; needed as an integer; then divided by, where signs of 0 show.
-    assert not centred(having(5, Step("dequantize", (INNER, 6, 6))))
-    assert not centred(having(8, Step("add", (8, INNER))))
-    assert not centred(having(8, Step("divide", (10, 8))))
+    assert not centred(having(5, EpilogueOp("dequantize", (INNER, 6, 6))))
+    assert not centred(having(8, EpilogueOp("add", (8, INNER))))
+    assert not centred(having(8, EpilogueOp("divide", (10, 8))))
     # The result is f32.
     assert not centred(region.replace(epilogue=tuple(steps[:9])))
     assert not centred(region.replace(epilogue=()))
@@ -78,13 +78,13 @@ def test_which_values_stay() -> None:
 
 def test_what_is_looked_up_stays_an_integer() -> None:
     steps = (
-        Step("cast", (0,)),
-        Step("constant", value=0.1),
-        Step("constant", value=128.0),
-        Step("quantize", (1, 2, 3), dtype="uint8"),
-        Step("dequantize", (4, 2, 3)),
-        *(Step("multiply", (5 + i, 5)) for i in range(9)),
-        Step("quantize", (14, 2, 3), dtype="uint8"),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=0.1),
+        EpilogueOp("constant", value=128.0),
+        EpilogueOp("quantize", (1, 2, 3), dtype="uint8"),
+        EpilogueOp("dequantize", (4, 2, 3)),
+        *(EpilogueOp("multiply", (5 + i, 5)) for i in range(9)),
+        EpilogueOp("quantize", (14, 2, 3), dtype="uint8"),
     )
     region = matmul_region((7,), 21, 16, output=Tensor((7, 16), "uint8"), epilogue=steps)
     assert [lookup.source for lookup in find_lookups(region).values()] == [4]

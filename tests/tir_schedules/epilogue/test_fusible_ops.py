@@ -12,7 +12,7 @@ from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.tir_schedules.run_region import ISAS, expected, machine_for, run
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS, SPECIAL_STEPS
 from tir_schedules.product.matmul import MATMUL
@@ -28,14 +28,14 @@ def region_of(name: str) -> Region:
     arity = FUSIBLE_OPS[name].arity
     matrix = Tensor((ROWS, COLUMNS), "float32")
     operands: tuple[Tensor, ...] = (matrix,) * (arity - 1)
-    steps: tuple[Step, ...]
+    steps: tuple[EpilogueOp, ...]
     if name == "where":
         operands = (Tensor((ROWS, COLUMNS), "bool"), matrix)
-        steps = (Step("where", (1, 0, 2)),)
+        steps = (EpilogueOp("where", (1, 0, 2)),)
     elif name in CONDITIONS:
-        steps = (Step(name, (0, 1), dtype="bool"), Step("where", (2, 0, 1)))
+        steps = (EpilogueOp(name, (0, 1), dtype="bool"), EpilogueOp("where", (2, 0, 1)))
     else:
-        steps = (Step(name, tuple(range(arity))),)
+        steps = (EpilogueOp(name, tuple(range(arity))),)
     return Region(
         op="matmul",
         inputs=(Tensor((ROWS, 1), "float32"), Tensor((1, COLUMNS), "float32", True)),
@@ -77,21 +77,24 @@ def test_operator_in_the_epilogue(name: str, isa: str) -> None:
 # A step of every kind that is no operator, behind a product of integers or of f32: whether the
 # factors are 8-bit integers, operands, steps; the last step is the result.
 PAIR = Tensor((2,), "float32")
-SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[Step, ...]]] = {
-    "constant": (False, (), (Step("constant", value=0.375), Step("add", (0, 1)))),
-    "item": (False, (PAIR,), (Step("item", (1,), value=1.0), Step("add", (0, 2)))),
-    "range": (True, (), (Step("cast", (0,)), Step("range", value=0.0), Step("add", (1, 2)))),
-    "cast": (True, (), (Step("cast", (0,)),)),
+SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[EpilogueOp, ...]]] = {
+    "constant": (False, (), (EpilogueOp("constant", value=0.375), EpilogueOp("add", (0, 1)))),
+    "item": (False, (PAIR,), (EpilogueOp("item", (1,), value=1.0), EpilogueOp("add", (0, 2)))),
+    "range": (True, (), (
+        EpilogueOp("cast", (0,)), EpilogueOp("range", value=0.0), EpilogueOp("add", (1, 2)),
+    )),
+    "cast": (True, (), (EpilogueOp("cast", (0,)),)),
     "quantize": (False, (PAIR,), (
-        Step("item", (1,), value=0.0), Step("item", (1,), value=1.0),
-        Step("quantize", (0, 2, 3), dtype="int8"),
+        EpilogueOp("item", (1,), value=0.0), EpilogueOp("item", (1,), value=1.0),
+        EpilogueOp("quantize", (0, 2, 3), dtype="int8"),
     )),
     "dequantize": (True, (), (
-        Step("constant", value=0.03), Step("constant", value=-7.0), Step("dequantize", (0, 1, 2)),
+        EpilogueOp("constant", value=0.03), EpilogueOp("constant", value=-7.0),
+        EpilogueOp("dequantize", (0, 1, 2)),
     )),
     "requantize": (True, (PAIR,), (
-        Step("constant", value=-7.0), Step("item", (1,), value=0.0),
-        Step("requantize", (0, 2, 3), dtype="int8"),
+        EpilogueOp("constant", value=-7.0), EpilogueOp("item", (1,), value=0.0),
+        EpilogueOp("requantize", (0, 2, 3), dtype="int8"),
     )),
 }  # fmt: skip
 
@@ -127,7 +130,7 @@ def test_every_other_step_in_the_epilogue(name: str, isa: str) -> None:
 
 
 def test_an_operator_that_is_not_in_the_table_is_refused() -> None:
-    region = region_of("relu").replace(epilogue=(Step("mystery", (0,)),))
+    region = region_of("relu").replace(epilogue=(EpilogueOp("mystery", (0,)),))
     with pytest.raises(ConfigError, match="'mystery' is not a fusible operator"):
         Epilogue(region, [])
     machine = machine_for("avx512")

@@ -9,7 +9,7 @@ import tvm
 from microkernels.isa import isa_named
 from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules.run_region import MCPU, machine_for, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.lookup_table import find_lookups
 from tir_schedules.rows.elementwise import ELEMENTWISE
 
@@ -17,21 +17,21 @@ DTYPES = ("uint8", "int8")
 ZERO = {"uint8": 100, "int8": -20}
 
 
-def constant(value: float) -> Step:
-    return Step("constant", value=value)
+def constant(value: float) -> EpilogueOp:
+    return EpilogueOp("constant", value=value)
 
 
-def chain(source: str, target: str, *middle: Step) -> Region:
+def chain(source: str, target: str, *middle: EpilogueOp) -> Region:
     """quantize(middle(dequantize(x))) of all 256 values; `middle` begins with value 3, takes 4."""
     last = 3 + len(middle)
     steps = (
         constant(0.02),
         constant(ZERO[source]),
-        Step("dequantize", (0, 1, 2)),
+        EpilogueOp("dequantize", (0, 1, 2)),
         *middle,
         constant(0.01),
         constant(3),
-        Step("quantize", (last, last + 1, last + 2), dtype=target),
+        EpilogueOp("quantize", (last, last + 1, last + 2), dtype=target),
     )
     return Region(
         op="elementwise",
@@ -43,11 +43,11 @@ def chain(source: str, target: str, *middle: Step) -> Region:
 
 LEAKY = (
     constant(0.0),
-    Step("minimum", (3, 4)),
+    EpilogueOp("minimum", (3, 4)),
     constant(0.1),
-    Step("multiply", (5, 6)),
-    Step("maximum", (3, 4)),
-    Step("add", (7, 8)),
+    EpilogueOp("multiply", (5, 6)),
+    EpilogueOp("maximum", (3, 4)),
+    EpilogueOp("add", (7, 8)),
 )
 
 
@@ -69,7 +69,7 @@ def test_every_entry_of_an_exact_function(source: str, target: str) -> None:
 @pytest.mark.parametrize("function", ["gelu", "sigmoid", "tanh", "hardswish", "exp"])
 def test_a_table_agrees_with_the_steps_of_another_isa(function: str, dtype: str) -> None:
     x = np.arange(256, dtype=np.uint8).view(dtype)
-    region = chain(dtype, dtype, Step(function, (3,)))
+    region = chain(dtype, dtype, EpilogueOp(function, (3,)))
     assert find_lookups(region)
     apart = run(region, [x], "avx512").astype(int) - run(region, [x], "avx2").astype(int)
     # The functions differ by some ulp, which decides only next to a tie.
@@ -81,33 +81,37 @@ def test_a_table_agrees_with_the_steps_of_another_isa(function: str, dtype: str)
 def test_a_function_without_a_value_everywhere() -> None:
     x = np.arange(256, dtype=np.uint8)
     real = quantized(x[100:], 0.02, np.uint8(100)).real()
-    result = run(chain("uint8", "uint8", Step("sqrt", (3,))), [x], "avx512")
+    result = run(chain("uint8", "uint8", EpilogueOp("sqrt", (3,))), [x], "avx512")
     assert (result[100:] == quantize(np.sqrt(real), 0.01, np.uint8(3))).all()
 
 
 @pytest.mark.isa("avx512")
 def test_tables_of_an_operand_and_of_what_was_just_quantised() -> None:
     """quantize(leaky(dequantize(quantize(a)))) + (the same of b), a f32 and b int8."""
-    steps: list[Step] = [constant(0.02), constant(100), Step("quantize", (0, 2, 3), dtype="uint8")]
+    steps: list[EpilogueOp] = [
+        constant(0.02),
+        constant(100),
+        EpilogueOp("quantize", (0, 2, 3), dtype="uint8"),
+    ]
 
     def leaky(source: int, zero_point: int) -> int:
         """Appends the function of a value, and returns its number."""
         start = 2 + len(steps)
         steps.extend([constant(0.02), constant(zero_point)])
-        steps.append(Step("dequantize", (source, start, start + 1)))
+        steps.append(EpilogueOp("dequantize", (source, start, start + 1)))
         shift = start + 2 - 3
         for step in LEAKY:
-            steps.append(Step(step.op, tuple(arg + shift for arg in step.args), step.value))
+            steps.append(EpilogueOp(step.op, tuple(arg + shift for arg in step.args), step.value))
         end = 2 + len(steps)
         steps.extend([constant(0.01), constant(3)])
-        steps.append(Step("quantize", (end - 1, end, end + 1), dtype="uint8"))
+        steps.append(EpilogueOp("quantize", (end - 1, end, end + 1), dtype="uint8"))
         return end + 2
 
     tables = [leaky(4, 100), leaky(1, -20)]
     start = 2 + len(steps)
     steps.extend([constant(0.01), constant(3)])
-    steps.extend(Step("dequantize", (table, start, start + 1)) for table in tables)
-    steps.append(Step("add", (start + 2, start + 3)))
+    steps.extend(EpilogueOp("dequantize", (table, start, start + 1)) for table in tables)
+    steps.append(EpilogueOp("add", (start + 2, start + 3)))
     region = Region(
         op="elementwise",
         inputs=(Tensor((5, 99), "float32"),),
@@ -130,29 +134,29 @@ def test_tables_of_an_operand_and_of_what_was_just_quantised() -> None:
 
 
 def test_what_is_computed_rather_than_looked_up() -> None:
-    assert not find_lookups(chain("uint8", "uint8", Step("square", (3,))))  # as cheap
-    gelu = chain("uint8", "uint8", Step("gelu", (3,)))
+    assert not find_lookups(chain("uint8", "uint8", EpilogueOp("square", (3,))))  # as cheap
+    gelu = chain("uint8", "uint8", EpilogueOp("gelu", (3,)))
     assert find_lookups(gelu)
     real = gelu.replace(inputs=(Tensor((256,), "float32"),))
     assert not find_lookups(real)  # of a f32 value
     other = gelu.replace(op="matmul")
     assert not find_lookups(other)  # of an accumulator
     needed = gelu.replace(
-        epilogue=(*gelu.epilogue, Step("dequantize", (7, 5, 6)), Step("add", (8, 4)))
+        epilogue=(*gelu.epilogue, EpilogueOp("dequantize", (7, 5, 6)), EpilogueOp("add", (8, 4)))
     )
     assert not find_lookups(needed)  # a value in between is used once more
     scale = Tensor((), "float32")
     steps = (
-        Step("dequantize", (0, 1, 2)),
-        Step("gelu", (3,)),
-        Step("quantize", (4, 1, 2), dtype="uint8"),
+        EpilogueOp("dequantize", (0, 1, 2)),
+        EpilogueOp("gelu", (3,)),
+        EpilogueOp("quantize", (4, 1, 2), dtype="uint8"),
     )
     unknown = gelu.replace(operands=(scale, Tensor((), "int32")), epilogue=steps)
     assert not find_lookups(unknown)  # the scale is not known at compile time
 
 
 def test_code_has_no_arithmetic_of_the_function() -> None:
-    region = chain("uint8", "int8", Step("gelu", (3,)))
+    region = chain("uint8", "int8", EpilogueOp("gelu", (3,)))
     config = ELEMENTWISE.default_config(region, machine_for("avx512"))
     function = ELEMENTWISE.build(region, config, isa_named("avx512"))
     target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU["avx512"]})

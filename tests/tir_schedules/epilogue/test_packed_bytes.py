@@ -7,7 +7,7 @@ import pytest
 
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.run_region import INTEGER_ISAS, machine_for, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
 from tir_schedules.epilogue.packed_bytes import LANES, largest, wide_bytes
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.isa("avx512")
 
 def quantized(m: int, n: int, dtype: str, zero: int, operand: bool) -> Region:
     """A product of K = 3, times 0.5, plus a full operand if there is one, quantised."""
-    steps = [Step("cast", (0,)), Step("constant", value=0.5)]
+    steps = [EpilogueOp("cast", (0,)), EpilogueOp("constant", value=0.5)]
     first = 1 + operand
-    steps.append(Step("multiply", (first, first + 1)))
+    steps.append(EpilogueOp("multiply", (first, first + 1)))
     if operand:
-        steps.append(Step("add", (first + 2, 1)))
+        steps.append(EpilogueOp("add", (first + 2, 1)))
     value = first + len(steps) - 1
-    steps += [Step("constant", value=SCALE), Step("constant", value=float(zero))]
-    steps.append(Step("quantize", (value, value + 1, value + 2), dtype=dtype))
+    steps += [EpilogueOp("constant", value=SCALE), EpilogueOp("constant", value=float(zero))]
+    steps.append(EpilogueOp("quantize", (value, value + 1, value + 2), dtype=dtype))
     return matmul_region(
         (m,),
         3,
@@ -105,7 +105,7 @@ def test_which_results_are_packed() -> None:
     assert not packs(
         region.replace(epilogue=region.epilogue[:3], output=Tensor((4, 32), "float32"))
     )
-    at_run_time = Step("quantize", (3, 1, 5), dtype="uint8")
+    at_run_time = EpilogueOp("quantize", (3, 1, 5), dtype="uint8")
     known = (*region.epilogue[:-1], at_run_time)
     assert not packs(region.replace(epilogue=known, operands=(Tensor((), "float32"),)))
 
@@ -115,15 +115,20 @@ def test_bounds_of_values() -> None:
     product = 3 * 255 * 255
     assert [largest(region, value) for value in range(4)] == [product, product, 0.5, product / 2]
     assert largest(quantized(4, 32, "uint8", 0, True), 5) == np.inf
-    steps = (Step("cast", (0,)), Step("relu", (1,)), Step("add", (2, 1)), Step("gelu", (3,)))
+    steps = (
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("relu", (1,)),
+        EpilogueOp("add", (2, 1)),
+        EpilogueOp("gelu", (3,)),
+    )
     several = region.replace(epilogue=steps)
     assert [largest(several, value) for value in (2, 3, 4)] == [product, 2 * product, np.inf]
     eight = (
-        Step("constant", value=0.5),
-        Step("constant", value=-3.0),
-        Step("dequantize", (1, 2, 3)),
-        Step("quantize", (4, 2, 3), dtype="int8"),
-        Step("subtract", (4, 2)),
+        EpilogueOp("constant", value=0.5),
+        EpilogueOp("constant", value=-3.0),
+        EpilogueOp("dequantize", (1, 2, 3)),
+        EpilogueOp("quantize", (4, 2, 3), dtype="int8"),
+        EpilogueOp("subtract", (4, 2)),
     )
     bytes_ = region.replace(operands=(Tensor((4, 32), "uint8"),), epilogue=eight)
     assert [largest(bytes_, value) for value in (1, 4, 5, 6)] == [255, 129, 255, 129.5]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tir_schedules.integer_regions import every_isa, matmul_region
 from tests.tir_schedules.run_region import run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
 from tir_schedules.epilogue.packed_bytes import LANES, wide_bytes
 from tir_schedules.epilogue.quantize_steps import requantize_reference
@@ -25,8 +25,8 @@ def requantized(shape: tuple[int, int, int], dtype: str, zero: int, factors: int
     """A product [m, k] x [k, n], requantised by factors of columns."""
     m, k, n = shape
     steps = (
-        Step("constant", value=float(zero)),
-        Step("requantize", (0, 1 + factors, *range(1, 1 + factors)), dtype=dtype),
+        EpilogueOp("constant", value=float(zero)),
+        EpilogueOp("requantize", (0, 1 + factors, *range(1, 1 + factors)), dtype=dtype),
     )
     return matmul_region(
         (m,),

@@ -23,7 +23,7 @@ from tests.tir_schedules.bf16_products import exact, normal
 from tests.tir_schedules.on_tiles import BLOCKS, counted, cut_in_any_way, on_tiles
 from tests.tir_schedules.run_region import run
 from tir_schedules.core.product_plan import TileConfig
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 from .test_narrow_batch_matmul import (
     PLAIN,
@@ -127,13 +127,13 @@ def test_sums_of_any_values_are_within_the_bound(dtypes: tuple[str, str]) -> Non
 def test_attention_scores_are_requantised() -> None:
     """Scaled, masked and quantised on the way out."""
     steps = (
-        Step("cast", (0,)),
-        Step("constant", value=0.0021),
-        Step("multiply", (2, 3)),
-        Step("add", (4, 1)),
-        Step("constant", value=0.11),
-        Step("constant", value=131.0),
-        Step("quantize", (5, 6, 7), dtype="uint8"),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=0.0021),
+        EpilogueOp("multiply", (2, 3)),
+        EpilogueOp("add", (4, 1)),
+        EpilogueOp("constant", value=0.11),
+        EpilogueOp("constant", value=131.0),
+        EpilogueOp("quantize", (5, 6, 7), dtype="uint8"),
     )
     mask, output = Tensor((2, 1, 1, 39), F), Tensor((2, 3, 18, 39), "uint8")
     region = region_of(

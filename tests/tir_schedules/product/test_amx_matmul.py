@@ -23,7 +23,7 @@ from tests.tir_schedules.integer_regions import TYPES, matmul_region, product, v
 from tests.tir_schedules.on_tiles import BLOCKS, counted, cut_in_any_way, kernel_of, on_tiles
 from tests.tir_schedules.run_region import run
 from tir_schedules.core.product_plan import TileConfig
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tvm_hybrid.runtime.feeds import BFLOAT16
 
@@ -155,10 +155,10 @@ def test_the_kernel_quantises_a_by_a_range() -> None:
 def test_the_kernel_finds_the_range_of_a(threads: int) -> None:
     """DynamicQuantizeLinear, the product, and the scales."""
     steps = (
-        Step("cast", (0,)),
-        Step("range", (), value=0),
-        Step("multiply", (3, 1)),
-        Step("multiply", (2, 4)),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("range", (), value=0),
+        EpilogueOp("multiply", (3, 1)),
+        EpilogueOp("multiply", (2, 4)),
     )
     region = matmul_region(
         (34,), 70, 33, "uint8", "int8", "dynamic", "input", quantized="dynamic",
@@ -195,11 +195,11 @@ def test_bias_relu_and_residual_in_bfloat16(block: str) -> None:
     """bfloat16(relu(acc + bias)) + residual, rounded after every cast."""
     m, k, n = 37, 100, 67
     steps = (
-        Step("add", (0, 1)),
-        Step("relu", (3,)),
-        Step("cast", (4,), dtype=B),
-        Step("add", (5, 2)),
-        Step("cast", (6,), dtype=B),
+        EpilogueOp("add", (0, 1)),
+        EpilogueOp("relu", (3,)),
+        EpilogueOp("cast", (4,), dtype=B),
+        EpilogueOp("add", (5, 2)),
+        EpilogueOp("cast", (6,), dtype=B),
     )
     region = bf16_region(
         (m,), k, n, B, operands=(Tensor((n,), B), Tensor((m, n), B)), epilogue=steps,
@@ -218,13 +218,13 @@ def test_bias_relu_and_residual_in_bfloat16(block: str) -> None:
 def test_a_long_epilogue() -> None:
     """It loops over the rows of a tile; the same as on the integers alone."""
     steps = (
-        Step("cast", (0,)),
-        Step("constant", value=2.0**-12),
-        Step("multiply", (1, 2)),
-        Step("gelu", (3,)),
-        Step("constant", value=0.05),
-        Step("constant", value=128.0),
-        Step("quantize", (4, 5, 6), dtype="uint8"),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=2.0**-12),
+        EpilogueOp("multiply", (1, 2)),
+        EpilogueOp("gelu", (3,)),
+        EpilogueOp("constant", value=0.05),
+        EpilogueOp("constant", value=128.0),
+        EpilogueOp("quantize", (4, 5, 6), dtype="uint8"),
     )
     output = Tensor((21, 35), "uint8")
     region = matmul_region((21,), 40, 35, "uint8", "uint8", 120, 128, epilogue=steps, output=output)

@@ -12,7 +12,7 @@ from tests.tir_schedules.on_tiles import counted, on_tiles
 from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.core.emission import children
 from tir_schedules.core.product_plan import TileConfig
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 SIZES = (33, 320, 37)
@@ -29,7 +29,7 @@ CASES = [
 def region_of(zeros: tuple[int | str, int | str], plain: bool) -> Region:
     """Stored as it is, or as f32."""
     m, k, n = SIZES
-    steps = () if plain else (Step("cast", (0,)),)
+    steps = () if plain else (EpilogueOp("cast", (0,)),)
     output = Tensor((m, n), "int32" if plain else "float32")
     return matmul_region((m,), k, n, "uint8", "int8", *zeros, epilogue=steps, output=output)
 

@@ -22,7 +22,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     run,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
 
@@ -36,7 +36,7 @@ def batch_region(
     b_axes: Shape | None = None,
     out_axes: Shape | None = None,
     operands: tuple[Tensor, ...] = (),
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
 ) -> Region:
     """A region over stored shapes."""
     axes = {"a_axes": a_axes, "b_axes": b_axes, "out_axes": out_axes}
@@ -116,7 +116,11 @@ def test_batches_broadcast(batches: tuple[Shape, Shape], m: int, n: int, k: int)
     "shape", [(), (33,), (7, 33), (1, 7, 33), (2, 1, 1, 33), (2, 3, 7, 1)], ids=str
 )
 def test_scale_and_mask_in_the_epilogue(shape: Shape) -> None:
-    steps = (Step("constant", value=0.125), Step("multiply", (0, 2)), Step("add", (3, 1)))
+    steps = (
+        EpilogueOp("constant", value=0.125),
+        EpilogueOp("multiply", (0, 2)),
+        EpilogueOp("add", (3, 1)),
+    )
     region = batch_region(
         (2, 3, 7, 16), (2, 3, 16, 33), operands=(Tensor(shape, "float32"),), epilogue=steps
     )

@@ -15,7 +15,7 @@ from tests.examples import examples
 from tests.relay_passes.graphs import compiled as compiled_relax
 from tests.tir_schedules.bf16_products import TINY, exact, kernels, normal, rounded, small_integers
 from tests.tir_schedules.run_region import BF16_ISAS, machine_for, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tvm_hybrid.runtime.feeds import BFLOAT16, array_of, tensor_of
 
@@ -130,11 +130,11 @@ def test_epilogue_reads_and_stores_bfloat16(isa: str) -> None:
     """bfloat16(relu(acc + bias)) + residual, both operands bfloat16, rounded after every cast."""
     m, k, n = 5, 9, 35
     steps = (
-        Step("add", (0, 1)),
-        Step("relu", (3,)),
-        Step("cast", (4,), dtype=B),
-        Step("add", (5, 2)),
-        Step("cast", (6,), dtype=B),
+        EpilogueOp("add", (0, 1)),
+        EpilogueOp("relu", (3,)),
+        EpilogueOp("cast", (4,), dtype=B),
+        EpilogueOp("add", (5, 2)),
+        EpilogueOp("cast", (6,), dtype=B),
     )
     region = matmul_region(
         (m,), k, n, operands=(Tensor((n,), B), Tensor((m, n), B)), epilogue=steps,

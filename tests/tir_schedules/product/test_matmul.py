@@ -21,7 +21,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     run,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 
 any_rows = pytest.mark.parametrize("rows", ["known", "open"])
@@ -32,7 +32,7 @@ def matmul_region(
     k: int,
     n: int,
     operands: tuple[Tensor, ...] = (),
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
     dtype: str = "float32",
 ) -> Region:
     return Region(
@@ -126,7 +126,7 @@ OPERAND_SHAPES = [(), (1,), (37,), (3, 1), (2, 3, 37), (2, 1, 37), (1, 3, 1), (2
 @pytest.mark.parametrize("isa", ISAS)
 @any_rows
 def test_operands_broadcast_as_in_numpy(rows: str, shape: tuple[int, ...], isa: str) -> None:
-    region = matmul_region((2, 3), 9, 37, (Tensor(shape, "float32"),), (Step("add", (0, 1)),))
+    region = matmul_region((2, 3), 9, 37, (Tensor(shape, "float32"),), (EpilogueOp("add", (0, 1)),))
     check(region, isa, rows)
 
 
@@ -137,7 +137,11 @@ def test_a_condition_selects_between_values(rows: str) -> None:
         8,
         33,
         (Tensor((5, 33), "bool"), Tensor((33,), "float32")),
-        (Step("constant", value=-2.0), Step("multiply", (0, 3)), Step("where", (1, 4, 2))),
+        (
+            EpilogueOp("constant", value=-2.0),
+            EpilogueOp("multiply", (0, 3)),
+            EpilogueOp("where", (1, 4, 2)),
+        ),
     )
     check(region, ISAS[-1], rows)
 
@@ -153,7 +157,7 @@ def test_activations_are_cast_on_the_way_in(rows: str, dtype: str) -> None:
 @any_rows
 def test_the_result_is_cast_on_the_way_out(rows: str, dtype: str, isa: str) -> None:
     region = matmul_region((5,), 4, 37, dtype="uint8").replace(
-        output=Tensor((5, 37), dtype), epilogue=(Step("cast", (0,), dtype=dtype),)
+        output=Tensor((5, 37), dtype), epilogue=(EpilogueOp("cast", (0,), dtype=dtype),)
     )
     arrays = random_inputs(region)
     arrays[1] = np.sign(arrays[1])  # small integers: every type holds the result exactly

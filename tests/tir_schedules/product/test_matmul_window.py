@@ -19,7 +19,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     run,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tir_schedules.product.matmul import MATMUL, MatmulConfig, dimensions
 
@@ -32,7 +32,7 @@ def window_region(
     stride: int,
     n: int,
     operands: tuple[Tensor, ...] = (),
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
 ) -> Region:
     batch, length, channels = x
     count = (length - taps) // stride + 1

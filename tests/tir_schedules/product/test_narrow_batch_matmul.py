@@ -17,7 +17,7 @@ from tests.onnx_reference.arithmetic import integer_product, quantize
 from tests.tir_schedules.bf16_products import exact, normal, small_integers
 from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, dtype_named, machine_for, run
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
 
 Shape = tuple[int, ...]
@@ -239,13 +239,13 @@ def test_sums_of_any_values_are_within_the_bound(isa: str) -> None:
 def test_attention_scores_are_requantised(isa: str) -> None:
     """Scaled, masked and quantised in registers."""
     steps = (
-        Step("cast", (0,)),
-        Step("constant", value=0.0021),
-        Step("multiply", (2, 3)),
-        Step("add", (4, 1)),
-        Step("constant", value=0.11),
-        Step("constant", value=131.0),
-        Step("quantize", (5, 6, 7), dtype="uint8"),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=0.0021),
+        EpilogueOp("multiply", (2, 3)),
+        EpilogueOp("add", (4, 1)),
+        EpilogueOp("constant", value=0.11),
+        EpilogueOp("constant", value=131.0),
+        EpilogueOp("quantize", (5, 6, 7), dtype="uint8"),
     )
     mask = Tensor((2, 1, 1, 19), F)
     output = Tensor((2, 3, 7, 19), "uint8")

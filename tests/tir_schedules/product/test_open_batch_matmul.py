@@ -20,7 +20,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
 )
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
@@ -45,7 +45,7 @@ def product(
     a: tuple[int, ...],
     b: tuple[int, ...],
     out: tuple[int, ...],
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
     *operands: Tensor,
     types: tuple[str, str, str] = ("float32", "float32", "float32"),
     **attrs: Attribute,
@@ -111,7 +111,7 @@ FORMS = {
         (BATCH, HEADS, LENGTH, 16),
         (BATCH, HEADS, 16, KEYS),
         (BATCH, HEADS, LENGTH, KEYS),
-        (Step("add", (0, 1)), Step("relu", (3,)), Step("multiply", (4, 2))),
+        (EpilogueOp("add", (0, 1)), EpilogueOp("relu", (3,)), EpilogueOp("multiply", (4, 2))),
         Tensor((BATCH, 1, 1, KEYS), "float32"),
         Tensor((KEYS,), "float32"),
     ),
@@ -260,7 +260,7 @@ PANELS = {
         (BATCH, 3, 8),
         (BATCH, 8, KEYS),
         (BATCH, 3, KEYS),
-        (Step("add", (0, 1)), Step("relu", (2,))),
+        (EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,))),
         Tensor((3, 1), "float32"),
     ),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.core.emission import ALONE
 from tir_schedules.core.product_plan import MOST_SHARES
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.tile_config import plan_of
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.turns
 SIZES = [(1, 1), (1, 2), (1, 3), (2, 2), (1, 7), (3, 5), (1, 37), (2, 64)]
 
 
-def linear(k: int, n: int, epilogue: tuple[Step, ...] = (), *operands: Tensor) -> Region:
+def linear(k: int, n: int, epilogue: tuple[EpilogueOp, ...] = (), *operands: Tensor) -> Region:
     return Region(
         op="matmul",
         inputs=(Tensor((BATCH, LENGTH, k), "float32"), Tensor((k, n), "float32", True)),
@@ -45,7 +45,9 @@ def linear(k: int, n: int, epilogue: tuple[Step, ...] = (), *operands: Tensor) -
 
 
 def biased(k: int, n: int) -> Region:
-    return linear(k, n, (Step("add", (0, 1)), Step("relu", (2,))), Tensor((n,), "float32"))
+    return linear(
+        k, n, (EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,))), Tensor((n,), "float32")
+    )
 
 
 def bytes_times_bytes(k: int, n: int, a: str, zero_point: int) -> Region:
@@ -206,9 +208,9 @@ def test_bytes_are_exact_with_and_without_fetching() -> None:
 
 
 SCALED = (  # DynamicQuantizeLinear's scale times that of each column
-    Step("cast", (0,)),
-    Step("multiply", (3, 1)),
-    Step("multiply", (2, 4)),
+    EpilogueOp("cast", (0,)),
+    EpilogueOp("multiply", (3, 1)),
+    EpilogueOp("multiply", (2, 4)),
 )
 
 
@@ -217,7 +219,7 @@ SCALED = (  # DynamicQuantizeLinear's scale times that of each column
 @pytest.mark.parametrize(("k", "w_zero"), [(70, 0), (64, "input")])
 def test_zero_points_of_a_range_are_exact(isa: str, k: int, w_zero: int | str) -> None:
     """A zero point that another kernel found, and its scale in the epilogue."""
-    item = Step("item", (2,), value=0)
+    item = EpilogueOp("item", (2,), value=0)
     region = matmul_region(
         (BATCH, LENGTH),
         k,
@@ -225,7 +227,12 @@ def test_zero_points_of_a_range_are_exact(isa: str, k: int, w_zero: int | str) -
         a_zero="range",
         w_zero=w_zero,
         operands=(Tensor((48,), "float32"), Tensor((2,), "float32")),
-        epilogue=(Step("cast", (0,)), item, Step("multiply", (4, 1)), Step("multiply", (3, 5))),
+        epilogue=(
+            EpilogueOp("cast", (0,)),
+            item,
+            EpilogueOp("multiply", (4, 1)),
+            EpilogueOp("multiply", (3, 5)),
+        ),
         output=Tensor((BATCH, LENGTH, 48), "float32"),
     )
     kernel = OpenKernel(region, isa)
@@ -249,7 +256,7 @@ def test_the_kernel_finds_the_range_of_any_number_of_rows(isa: str, k: int, thre
         a_zero="dynamic",
         quantized="dynamic",
         operands=(Tensor((300,), "float32"),),
-        epilogue=(SCALED[0], Step("range", (), value=0), *SCALED[1:]),
+        epilogue=(SCALED[0], EpilogueOp("range", (), value=0), *SCALED[1:]),
         output=Tensor((BATCH, LENGTH, 300), "float32"),
     )
     machine = machine_for(isa, threads).with_numbers(fork_us=0)

@@ -20,7 +20,7 @@ from tests.tir_schedules.integer_regions import (
 )
 from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.run_region import machine_for, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL
 
 pytestmark = pytest.mark.turns
@@ -84,10 +84,10 @@ def test_the_kernel_quantises_a_by_a_range(isa: str) -> None:
 def test_the_kernel_finds_the_range_of_a(isa: str, least: float | None) -> None:
     """DynamicQuantizeLinear, the product, and the scales, on several threads too."""
     steps = (
-        Step("cast", (0,)),
-        Step("range", (), value=0),
-        Step("multiply", (3, 1)),
-        Step("multiply", (2, 4)),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("range", (), value=0),
+        EpilogueOp("multiply", (3, 1)),
+        EpilogueOp("multiply", (2, 4)),
     )
     for m, k, n, threads in [(3, 37, 19, 1), (2, 64, 33, 2)]:
         region = matmul_region(
@@ -122,18 +122,18 @@ def test_int8_values_are_not_quantised_by_a_range() -> None:
         assert "a range of int8 values" in str(MATMUL.reject(region, isa_named("avx512")))
 
 
-def requantizing(dtype: str) -> tuple[Step, ...]:
+def requantizing(dtype: str) -> tuple[EpilogueOp, ...]:
     """acc -> quantize(acc * scales + dequantize(residual)); operands: f32 scales, the residual."""
     return (
-        Step("cast", (0,)),
-        Step("multiply", (3, 1)),
-        Step("constant", value=0.37),
-        Step("constant", value=12.0),
-        Step("dequantize", (2, 5, 6)),
-        Step("add", (4, 7)),
-        Step("constant", value=1.75),
-        Step("constant", value=-5.0 if dtype == "int8" else 101.0),
-        Step("quantize", (8, 9, 10), dtype=dtype),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("multiply", (3, 1)),
+        EpilogueOp("constant", value=0.37),
+        EpilogueOp("constant", value=12.0),
+        EpilogueOp("dequantize", (2, 5, 6)),
+        EpilogueOp("add", (4, 7)),
+        EpilogueOp("constant", value=1.75),
+        EpilogueOp("constant", value=-5.0 if dtype == "int8" else 101.0),
+        EpilogueOp("quantize", (8, 9, 10), dtype=dtype),
     )
 
 
@@ -169,12 +169,12 @@ def test_requantising_with_a_quantised_residual(isa: str, dtype: str, residual: 
 def test_an_int32_bias_and_scales_at_run_time(isa: str) -> None:
     """(acc + bias) * (scale of A's range * scales of columns) + f32 bias."""
     steps = (
-        Step("add", (0, 1), dtype="int32"),
-        Step("cast", (5,)),
-        Step("item", (2,), value=0),
-        Step("multiply", (7, 3)),
-        Step("multiply", (6, 8)),
-        Step("add", (9, 4)),
+        EpilogueOp("add", (0, 1), dtype="int32"),
+        EpilogueOp("cast", (5,)),
+        EpilogueOp("item", (2,), value=0),
+        EpilogueOp("multiply", (7, 3)),
+        EpilogueOp("multiply", (6, 8)),
+        EpilogueOp("add", (9, 4)),
     )
     n = 37
     operands = (Tensor((n,), "int32"), Tensor((2,), F), Tensor((n,), F), Tensor((4, n), F))
@@ -195,13 +195,13 @@ def test_an_int32_bias_and_scales_at_run_time(isa: str) -> None:
 def test_a_long_epilogue_starts_from_the_same_integers(isa: str) -> None:
     """Two of them, which pass the tile through memory, give what they give for the integers."""
     steps = (
-        Step("cast", (0,)),
-        Step("constant", value=2.0**-12),
-        Step("multiply", (1, 2)),
-        Step("gelu", (3,)),
-        Step("constant", value=0.05),
-        Step("constant", value=128.0),
-        Step("quantize", (4, 5, 6), dtype="uint8"),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", value=2.0**-12),
+        EpilogueOp("multiply", (1, 2)),
+        EpilogueOp("gelu", (3,)),
+        EpilogueOp("constant", value=0.05),
+        EpilogueOp("constant", value=128.0),
+        EpilogueOp("quantize", (4, 5, 6), dtype="uint8"),
     )
     region = matmul_region(
         (7,), 40, 35, "uint8", "uint8", 120, 128, epilogue=steps, output=Tensor((7, 35), "uint8")

@@ -21,7 +21,7 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tvm_hybrid.tuning.verification.bounds import expected_result, random_arguments
 
@@ -31,7 +31,7 @@ def scaled_region(
     k: int,
     n: int,
     operands: tuple[Tensor, ...] = (),
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
     scale: Tensor | None = None,
 ) -> Region:
     return Region(
@@ -140,7 +140,7 @@ def test_behind_a_depthwise_convolution() -> None:
     region = builder.region().replace(op=given.op)
     arrays = random_inputs(region)
     # Magnitudes without the bounds of the activation between, which only bring numbers together.
-    unbounded = first.replace(epilogue=(Step("add", (0, 1)),))
+    unbounded = first.replace(epilogue=(EpilogueOp("add", (0, 1)),))
     inner = expected(unbounded, [np.abs(array) for array in (*arrays[:2], arrays[2])])
     magnitudes = inner @ np.abs(arrays[3] * arrays[4][:, None]) + np.abs(arrays[5])
     bound = ((3 * 3 + 2) + (20 + 3)) * 2.0**-24 * magnitudes

@@ -26,7 +26,7 @@ from tests.tir_schedules.run_region import (
     machine_for,
     run,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.weight_only_matmul import (
     WEIGHT_ONLY_MATMUL,
     WeightOnlyConfig,
@@ -213,7 +213,7 @@ def test_leading_dimensions_and_other_activations() -> None:
 
 
 def test_the_result_is_cast_on_the_way_out() -> None:
-    cast = (Step("cast", (0,), dtype="int32"),)
+    cast = (EpilogueOp("cast", (0,), dtype="int32"),)
     region = region_of((5,), 8, 20, block=8, output=Tensor((5, 20), "int32"), epilogue=cast)
     arrays = arrays_of(region)
     arrays[0], arrays[2] = np.sign(arrays[0]), np.full_like(arrays[2], 2.0)  # all sums are exact

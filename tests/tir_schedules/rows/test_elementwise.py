@@ -20,16 +20,16 @@ from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules import run_region
 from tests.tir_schedules.run_region import ISAS, MCPU, machine_for, run
 from tir_schedules.core.extents import collapsed
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.rows.elementwise import ELEMENTWISE, ElementwiseConfig
 
 EPS = np.finfo(np.float32).eps
 DTYPES = ("uint8", "int8")
-Steps = list[Step]
+Steps = list[EpilogueOp]
 
 
-def constant(value: float) -> Step:
-    return Step("constant", value=value)
+def constant(value: float) -> EpilogueOp:
+    return EpilogueOp("constant", value=value)
 
 
 def region_of(
@@ -45,14 +45,14 @@ def region_of(
 
 
 def quantize_region(shape: tuple[int, ...], scale: float, zero_point: int, dtype: str) -> Region:
-    steps = [constant(scale), constant(zero_point), Step("quantize", (0, 1, 2), dtype=dtype)]
+    steps = [constant(scale), constant(zero_point), EpilogueOp("quantize", (0, 1, 2), dtype=dtype)]
     return region_of(shape, "float32", dtype, steps)
 
 
 def items_region(shape: tuple[int, ...], dtype: str) -> Region:
     """Scale and zero point are the two numbers of an operand."""
-    steps = [Step("item", (1,), value=0), Step("item", (1,), value=1)]
-    steps.append(Step("quantize", (0, 2, 3), dtype=dtype))
+    steps = [EpilogueOp("item", (1,), value=0), EpilogueOp("item", (1,), value=1)]
+    steps.append(EpilogueOp("quantize", (0, 2, 3), dtype=dtype))
     return region_of(shape, "float32", dtype, steps, (Tensor((2,), "float32"),))
 
 
@@ -106,7 +106,7 @@ def test_sizes_around_vectors_between_guard_pages(isa: str, dtype: str) -> None:
                 (size,),
                 dtype,
                 "float32",
-                [constant(0.037), constant(13), Step("dequantize", (0, 1, 2))],
+                [constant(0.037), constant(13), EpilogueOp("dequantize", (0, 1, 2))],
             )
             real = quantized(wanted, 0.037, np.array(13, dtype)).real()
             assert (run(back, [wanted], isa, at_end=at_end) == real).all()
@@ -157,9 +157,15 @@ def test_a_scale_for_every_column(isa: str, dtype: str) -> None:
     rows, columns = 24, 67
     operands = (Tensor((columns,), "float32"), Tensor((columns,), dtype))
     there = region_of(
-        (rows, columns), "float32", dtype, [Step("quantize", (0, 1, 2), dtype=dtype)], operands
+        (rows, columns),
+        "float32",
+        dtype,
+        [EpilogueOp("quantize", (0, 1, 2), dtype=dtype)],
+        operands,
     )
-    back = region_of((rows, columns), dtype, "float32", [Step("dequantize", (0, 1, 2))], operands)
+    back = region_of(
+        (rows, columns), dtype, "float32", [EpilogueOp("dequantize", (0, 1, 2))], operands
+    )
     kernel, inverse = compiled(there, isa), compiled(back, isa)
     rng = np.random.default_rng(6)
     limits = np.iinfo(dtype)
@@ -177,10 +183,10 @@ def qlinear_add(shape: tuple[int, ...], a: str, b: str, y: str) -> Region:
     """quantize(dequantize(a) + dequantize(b)); all six parameters are operands."""
     scalar, integer = Tensor((), "float32"), Tensor((), "int32")
     steps = [
-        Step("dequantize", (0, 2, 3)),
-        Step("dequantize", (1, 4, 5)),
-        Step("add", (8, 9)),
-        Step("quantize", (10, 6, 7), dtype=y),
+        EpilogueOp("dequantize", (0, 2, 3)),
+        EpilogueOp("dequantize", (1, 4, 5)),
+        EpilogueOp("add", (8, 9)),
+        EpilogueOp("quantize", (10, 6, 7), dtype=y),
     ]
     operands = (Tensor(shape, b), scalar, integer, scalar, integer, scalar, integer)
     return region_of(shape, a, y, steps, operands)
@@ -204,10 +210,15 @@ def test_sums_of_quantised_tensors_round_like_single_operators(isa: str) -> None
 
 
 def test_leaky_relu_of_a_quantised_tensor() -> None:
-    steps = [constant(0.02), constant(100), Step("dequantize", (0, 1, 2)), constant(0.0)]
-    steps += [Step("minimum", (3, 4)), constant(0.1), Step("multiply", (5, 6))]
-    steps += [Step("maximum", (3, 4)), Step("add", (7, 8)), constant(0.013), constant(7)]
-    steps += [Step("quantize", (9, 10, 11), dtype="int8")]
+    steps = [constant(0.02), constant(100), EpilogueOp("dequantize", (0, 1, 2)), constant(0.0)]
+    steps += [EpilogueOp("minimum", (3, 4)), constant(0.1), EpilogueOp("multiply", (5, 6))]
+    steps += [
+        EpilogueOp("maximum", (3, 4)),
+        EpilogueOp("add", (7, 8)),
+        constant(0.013),
+        constant(7),
+    ]
+    steps += [EpilogueOp("quantize", (9, 10, 11), dtype="int8")]
     x = np.arange(256, dtype=np.uint8)
     real = quantized(x, 0.02, np.uint8(100)).real()
     real = np.where(real < 0, real * np.float32(0.1), real)
@@ -221,7 +232,7 @@ def test_integer_accumulators_become_real_numbers(isa: str) -> None:
     rng = np.random.default_rng(8)
     x = rng.integers(-(2**31), 2**31, (5, 37)).astype(np.int32)
     scale = rng.uniform(0.001, 1, 37).astype(np.float32)
-    steps = [Step("cast", (0,)), Step("multiply", (2, 1))]
+    steps = [EpilogueOp("cast", (0,)), EpilogueOp("multiply", (2, 1))]
     region = region_of((5, 37), "int32", "float32", steps, (Tensor((37,), "float32"),))
     assert (run(region, [x, scale], isa) == x.astype(np.float32) * scale).all()
 
@@ -231,7 +242,7 @@ def test_bfloat16_in_and_out(isa: str) -> None:
     rng = np.random.default_rng(9)
     machine = machine_for(isa)
     for size in (1, 5, 16, 37, 200):
-        steps = [Step("add", (0, 1)), Step("cast", (2,), dtype="bfloat16")]
+        steps = [EpilogueOp("add", (0, 1)), EpilogueOp("cast", (2,), dtype="bfloat16")]
         operands = (Tensor((size,), "float32"),)
         region = region_of((size,), "bfloat16", "bfloat16", steps, operands)
         config = ELEMENTWISE.default_config(region, machine)
@@ -266,7 +277,7 @@ def test_operands_of_every_shape(threads: int) -> None:
             (4, 3, 35),
             "float32",
             "float32",
-            [Step("multiply", (0, 1)), Step("add", (3, 2))],
+            [EpilogueOp("multiply", (0, 1)), EpilogueOp("add", (3, 2))],
             (Tensor(shape, "float32"), Tensor((3, 1), "float32")),
         )
         x = rng.standard_normal((4, 3, 35)).astype(np.float32)
@@ -388,9 +399,13 @@ def test_code_is_vector_code_and_rounds_products(isa: str, register: str) -> Non
 
 def test_lowering_does_not_inline_without_bounds() -> None:
     scalar, full = Tensor((), "float32"), Tensor((5, 75), "uint8")
-    steps = [constant(0.02), constant(3), Step("dequantize", (0, 3, 4))]
-    steps += [Step("dequantize", (1, 2, 4)), Step("add", (5, 6)), Step("gelu", (7,))]
-    steps += [Step("tanh", (8,)), Step("quantize", (9, 3, 4), dtype="uint8")]
+    steps = [constant(0.02), constant(3), EpilogueOp("dequantize", (0, 3, 4))]
+    steps += [
+        EpilogueOp("dequantize", (1, 2, 4)),
+        EpilogueOp("add", (5, 6)),
+        EpilogueOp("gelu", (7,)),
+    ]
+    steps += [EpilogueOp("tanh", (8,)), EpilogueOp("quantize", (9, 3, 4), dtype="uint8")]
     region = region_of((5, 75), "uint8", "uint8", steps, (full, scalar))
     function = ELEMENTWISE.build(region, ElementwiseConfig(unroll=1), isa_named("avx512"))
     sizes: list[int] = []

@@ -14,7 +14,7 @@ from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.tir_schedules.run_region import ISAS, MCPU, expected, machine_for, random_inputs, run
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
@@ -30,7 +30,7 @@ def region_for(
     shape: tuple[int, ...],
     axis: int = -1,
     operands: tuple[Tensor, ...] = (),
-    epilogue: tuple[Step, ...] = (),
+    epilogue: tuple[EpilogueOp, ...] = (),
     epsilon: float = 1e-5,
 ) -> Region:
     axis %= len(shape)
@@ -245,10 +245,10 @@ OPERANDS = {
 def test_epilogue_with_operands_of_every_shape(op: str) -> None:
     operands = tuple(Tensor(shape, "float32") for shape in OPERANDS.values())
     count = len(operands)
-    steps = [Step("multiply", (0, 1))]
+    steps = [EpilogueOp("multiply", (0, 1))]
     for i in range(1, count):
-        steps.append(Step("add", (count + i, i + 1)))
-    steps.append(Step("relu", (2 * count,)))
+        steps.append(EpilogueOp("add", (count + i, i + 1)))
+    steps.append(EpilogueOp("relu", (2 * count,)))
     region = region_for(op, (4, 3, 35), operands=operands, epilogue=tuple(steps))
     for config in (None, config_for(rows=2, unroll=2, threads=2), config_for(keep=True, unroll=3)):
         arrays = random_inputs(region)
@@ -266,7 +266,7 @@ def test_epilogue_with_operands_of_every_shape(op: str) -> None:
 def test_epilogue_along_an_inner_axis() -> None:
     shapes = ((), (2, 1, 1, 1), (5, 1, 1), (3, 11), (2, 5, 3, 11))
     operands = tuple(Tensor(shape, "float32") for shape in shapes)
-    steps = tuple(Step("add", (0 if i == 0 else 5 + i, i + 1)) for i in range(5))
+    steps = tuple(EpilogueOp("add", (0 if i == 0 else 5 + i, i + 1)) for i in range(5))
     region = region_for("softmax", (2, 5, 3, 11), 1, operands, steps)
     arrays = random_inputs(region)
     difference = np.abs(run(region, arrays, ISAS[-1]) - expected(region, arrays))
@@ -281,7 +281,7 @@ def test_what_is_rejected_is_told_why() -> None:
         return template_for(region.op).reject(region, isa) or ""
 
     narrow = (Tensor((11,), "float32"),)
-    steps = (Step("add", (0, 1)),)
+    steps = (EpilogueOp("add", (0, 1)),)
     assert "broadcasts within" in reason(region_for("softmax", (2, 5, 3, 11), 1, narrow, steps))
     assert "broadcasts within" in reason(region_for("layer_norm", (2, 5, 11), 1, narrow, steps))
     assert "is 0" in reason(region_for("softmax", (2, 0)))

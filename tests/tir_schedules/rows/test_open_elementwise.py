@@ -8,16 +8,16 @@ import pytest
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.rows.test_elementwise import awkward, constant, region_of
 from tests.tir_schedules.run_region import ISAS, dtype_named, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.rows.elementwise import ElementwiseConfig
 
-QUANTIZE = [constant(0.037), constant(13), Step("quantize", (0, 1, 2), dtype="uint8")]
+QUANTIZE = [constant(0.037), constant(13), EpilogueOp("quantize", (0, 1, 2), dtype="uint8")]
 BY_CHANNEL = [
-    Step("dequantize", (0, 1, 2)),
-    Step("multiply", (4, 3)),
+    EpilogueOp("dequantize", (0, 1, 2)),
+    EpilogueOp("multiply", (4, 3)),
     constant(0.5),
     constant(-3),
-    Step("quantize", (5, 6, 7), dtype="int8"),
+    EpilogueOp("quantize", (5, 6, 7), dtype="int8"),
 ]
 
 

@@ -15,7 +15,7 @@ from tests.tir_schedules.run_region import (
     machine_for,
     random_inputs,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
@@ -38,7 +38,7 @@ def rows(
         operands=operands,
         output=Tensor(shape, "float32"),
         attrs=attrs,
-        epilogue=(Step("add", (0, 1)),) if operands else (),
+        epilogue=(EpilogueOp("add", (0, 1)),) if operands else (),
     )
 
 

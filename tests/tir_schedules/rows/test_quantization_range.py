@@ -14,7 +14,7 @@ from tests.examples import examples
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import dynamic_quantize
 from tests.tir_schedules.run_region import ISAS, MCPU, compiled, machine_for, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.rows.quantization_range import QUANTIZATION_RANGE, RangeConfig
 
 
@@ -137,13 +137,13 @@ def test_infinite_ranges_have_an_infinite_scale_and_a_zero_point_in_range(
 @pytest.mark.parametrize("isa", ISAS)
 def test_range_and_quantisation_are_dynamic_quantize_linear(isa: str) -> None:
     shape = (7, 53)
-    steps = (Step("item", (1,), value=0), Step("item", (1,), value=1))
+    steps = (EpilogueOp("item", (1,), value=0), EpilogueOp("item", (1,), value=1))
     quantized = Region(
         op="elementwise",
         inputs=(Tensor(shape, "float32"),),
         output=Tensor(shape, "uint8"),
         operands=(Tensor((2,), "float32"),),
-        epilogue=(*steps, Step("quantize", (0, 2, 3), dtype="uint8")),
+        epilogue=(*steps, EpilogueOp("quantize", (0, 2, 3), dtype="uint8")),
     )
     rng = np.random.default_rng(3)
     for shift in (-3.0, 0.0, 1.0, 5.0):
@@ -163,7 +163,7 @@ def test_what_is_rejected_is_told_why() -> None:
     assert "int32[3]" in reason(inputs=(Tensor((3,), "int32"),))
     assert "is 0" in reason(inputs=(Tensor((0,), "float32"),))
     assert "float32[3]" in reason(output=Tensor((3,), "float32"))
-    assert "epilogue" in reason(epilogue=(Step("relu", (0,)),))
+    assert "epilogue" in reason(epilogue=(EpilogueOp("relu", (0,)),))
     for fields in ({"unroll": 0}, {"unroll": 1, "threads": 0}):
         with pytest.raises(ConfigError):
             QUANTIZATION_RANGE.build(region, RangeConfig(**fields), isa)

@@ -9,7 +9,7 @@ from microkernels.isa import isa_named
 from tests.onnx_reference.arithmetic import quantize
 from tests.tir_schedules.run_region import ISAS, dtype_named, random_inputs, run
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.normalize import NormalizeConfig
 
@@ -34,10 +34,10 @@ def region_for(op: str, shape: tuple[int, ...], axis: int = -1) -> Region:
 
 def storing(region: Region, dtype: str, scale: float) -> Region:
     """The operator with its result in another type."""
-    steps: tuple[Step, ...] = (Step("cast", (0,), dtype=dtype),)
+    steps: tuple[EpilogueOp, ...] = (EpilogueOp("cast", (0,), dtype=dtype),)
     if dtype != "bfloat16":
-        numbers = (Step("constant", value=scale), Step("constant", value=3.0))
-        steps = (*numbers, Step("quantize", (0, 1, 2), dtype=dtype))
+        numbers = (EpilogueOp("constant", value=scale), EpilogueOp("constant", value=3.0))
+        steps = (*numbers, EpilogueOp("quantize", (0, 1, 2), dtype=dtype))
     return region.replace(output=Tensor(region.output.shape, dtype), epilogue=steps)
 
 

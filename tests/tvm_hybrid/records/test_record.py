@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from microkernels.base.errors import RecordError
-from tir_schedules.core.region import Step
+from tir_schedules.core.region import EpilogueOp
 from tvm_hybrid.records.choice_record import LayoutRecord
 from tvm_hybrid.records.record import SCHEMA, Record, UnreadableLine
 
@@ -77,7 +77,7 @@ def test_lines_of_another_kind_are_refused(record: MakeRecord) -> None:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_constants_that_json_lacks(toy: ModuleType, record: MakeRecord, value: float) -> None:
     region = toy.region()
-    steps = (Step("constant", value=value), Step("minimum", (0, 3)))
+    steps = (EpilogueOp("constant", value=value), EpilogueOp("minimum", (0, 3)))
     inner = region.replace(epilogue=steps)
     whole = region.replace(parts=(inner, region))
     for bounded in (inner, whole):

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from tests.tir_schedules.integer_regions import matmul_region
 from tir_schedules.core.attributes import Numbers
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 F32 = "float32"
 QUANTIZE = (
-    Step("constant", value=0.02),
-    Step("constant", value=131.0),
-    Step("quantize", (0, 1, 2), dtype="uint8"),
+    EpilogueOp("constant", value=0.02),
+    EpilogueOp("constant", value=131.0),
+    EpilogueOp("quantize", (0, 1, 2), dtype="uint8"),
 )
 SCALES = Tensor((33,), F32)
-DEQUANTIZE = (Step("cast", (0,)), Step("multiply", (2, 1)))
+DEQUANTIZE = (EpilogueOp("cast", (0,)), EpilogueOp("multiply", (2, 1)))
 OWN_RANGE = (
-    Step("cast", (0,)),
-    Step("range", value=0.0),
-    Step("multiply", (4, 1)),
-    Step("multiply", (3, 5)),
-    Step("add", (6, 2)),
-    Step("gelu", (7,)),
+    EpilogueOp("cast", (0,)),
+    EpilogueOp("range", value=0.0),
+    EpilogueOp("multiply", (4, 1)),
+    EpilogueOp("multiply", (3, 5)),
+    EpilogueOp("add", (6, 2)),
+    EpilogueOp("gelu", (7,)),
 )
 ITEM = (
-    Step("cast", (0,)),
-    Step("item", (1,), value=0.0),
-    Step("multiply", (4, 2)),
-    Step("multiply", (3, 5)),
+    EpilogueOp("cast", (0,)),
+    EpilogueOp("item", (1,), value=0.0),
+    EpilogueOp("multiply", (4, 2)),
+    EpilogueOp("multiply", (3, 5)),
 )
 RESIDUAL_REQUANTIZED = (
-    Step("cast", (0,)),
-    Step("multiply", (3, 1)),
-    Step("constant", value=0.037),
-    Step("constant", value=12.0),
-    Step("dequantize", (2, 5, 6)),
-    Step("add", (4, 7)),
-    Step("constant", value=0.05),
-    Step("constant", value=101.0),
-    Step("quantize", (8, 9, 10), dtype="uint8"),
+    EpilogueOp("cast", (0,)),
+    EpilogueOp("multiply", (3, 1)),
+    EpilogueOp("constant", value=0.037),
+    EpilogueOp("constant", value=12.0),
+    EpilogueOp("dequantize", (2, 5, 6)),
+    EpilogueOp("add", (4, 7)),
+    EpilogueOp("constant", value=0.05),
+    EpilogueOp("constant", value=101.0),
+    EpilogueOp("quantize", (8, 9, 10), dtype="uint8"),
 )
 GELU_REQUANTIZED = (
     *DEQUANTIZE,
-    Step("gelu", (3,)),
-    Step("constant", value=0.017),
-    Step("constant", value=9.0),
-    Step("quantize", (4, 5, 6), dtype="uint8"),
+    EpilogueOp("gelu", (3,)),
+    EpilogueOp("constant", value=0.017),
+    EpilogueOp("constant", value=9.0),
+    EpilogueOp("quantize", (4, 5, 6), dtype="uint8"),
 )
 
 
@@ -53,7 +53,7 @@ def product(
     b: str,
     out: str,
     axes: Numbers = (0, 1, 3, 2),
-    steps: tuple[Step, ...] = (),
+    steps: tuple[EpilogueOp, ...] = (),
     **attrs: str | int,
 ) -> Region:
     """An attention's first product, B [1, 2, 21, 18] read transposed."""
@@ -77,7 +77,7 @@ def weight_only(bits: int, zeros: bool) -> Region:
     )
 
 
-def elementwise(x: str, out: str, steps: tuple[Step, ...], *operands: Tensor) -> Region:
+def elementwise(x: str, out: str, steps: tuple[EpilogueOp, ...], *operands: Tensor) -> Region:
     """A tensor of [3, 37]."""
     return Region(
         op="elementwise",
@@ -151,7 +151,7 @@ REGIONS: dict[str, Region] = {
         33,
         operands=(SCALES,),
         output=Tensor((2, 3, 33), "bfloat16"),
-        epilogue=(*DEQUANTIZE, Step("cast", (3,), dtype="bfloat16")),
+        epilogue=(*DEQUANTIZE, EpilogueOp("cast", (3,), dtype="bfloat16")),
     ),
     "batches of integers": product("uint8", "uint8", "int32", a_zero_point=118, b_zero_point=127),
     "bfloat16 by constant": Region(
@@ -159,7 +159,11 @@ REGIONS: dict[str, Region] = {
         inputs=(Tensor((9, 70), F32), Tensor((70, 33), "bfloat16", True)),
         operands=(SCALES,),
         output=Tensor((9, 33), "bfloat16"),
-        epilogue=(Step("add", (0, 1)), Step("gelu", (2,)), Step("cast", (3,), dtype="bfloat16")),
+        epilogue=(
+            EpilogueOp("add", (0, 1)),
+            EpilogueOp("gelu", (2,)),
+            EpilogueOp("cast", (3,), dtype="bfloat16"),
+        ),
     ),
     "batches rounded to bfloat16": product(F32, F32, F32, rounded="bfloat16"),
     "batches, one of them bfloat16": product("bfloat16", F32, "bfloat16", rounded="bfloat16"),
@@ -167,7 +171,7 @@ REGIONS: dict[str, Region] = {
     "quantise by operands": elementwise(
         F32,
         "int8",
-        (Step("quantize", (0, 1, 2), dtype="int8"),),
+        (EpilogueOp("quantize", (0, 1, 2), dtype="int8"),),
         Tensor((37,), F32),
         Tensor((37,), "int8"),
     ),
@@ -175,16 +179,18 @@ REGIONS: dict[str, Region] = {
         F32,
         "uint8",
         (
-            Step("item", (1,), value=0.0),
-            Step("item", (1,), value=1.0),
-            Step("quantize", (0, 2, 3), dtype="uint8"),
+            EpilogueOp("item", (1,), value=0.0),
+            EpilogueOp("item", (1,), value=1.0),
+            EpilogueOp("quantize", (0, 2, 3), dtype="uint8"),
         ),
         Tensor((2,), F32),
     ),
     "dequantise by operands": elementwise(
-        "uint8", F32, (Step("dequantize", (0, 1, 2)),), Tensor((), F32), Tensor((), "uint8")
+        "uint8", F32, (EpilogueOp("dequantize", (0, 1, 2)),), Tensor((), F32), Tensor((), "uint8")
     ),
-    "round to bfloat16": elementwise(F32, "bfloat16", (Step("cast", (0,), dtype="bfloat16"),)),
+    "round to bfloat16": elementwise(
+        F32, "bfloat16", (EpilogueOp("cast", (0,), dtype="bfloat16"),)
+    ),
     "range": Region(
         op="quantization_range", inputs=(Tensor((5, 37), F32),), output=Tensor((2,), F32)
     ),
@@ -200,9 +206,9 @@ REGIONS: dict[str, Region] = {
         output=Tensor((4, 37), "uint8"),
         attrs={"axis": 1},
         epilogue=(
-            Step("constant", value=1 / 1023),
-            Step("constant", value=0.0),
-            Step("quantize", (0, 1, 2), dtype="uint8"),
+            EpilogueOp("constant", value=1 / 1023),
+            EpilogueOp("constant", value=0.0),
+            EpilogueOp("quantize", (0, 1, 2), dtype="uint8"),
         ),
     ),
     "layer_norm, bfloat16": Region(
@@ -210,7 +216,7 @@ REGIONS: dict[str, Region] = {
         inputs=(Tensor((4, 37), F32), Tensor((37,), F32, True), Tensor((37,), F32, True)),
         output=Tensor((4, 37), "bfloat16"),
         attrs={"axis": 1, "epsilon": 1e-5},
-        epilogue=(Step("cast", (0,), dtype="bfloat16"),),
+        epilogue=(EpilogueOp("cast", (0,), dtype="bfloat16"),),
     ),
     "layer_norm, quantised": Region(
         op="layer_norm",

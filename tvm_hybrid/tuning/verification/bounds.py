@@ -34,7 +34,7 @@ import numpy as np
 
 from microkernels.base.arrays import RANGES
 from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import Template
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact
 from tir_schedules.epilogue.fusible_ops import SPECIAL_STEPS
@@ -409,7 +409,9 @@ class _Evaluation:
         `push` times their largest error."""
         result = self.result + error if np.any(error) else self.result
 
-        def pushed(step: Step, arguments: Sequence[np.ndarray], value: np.ndarray) -> np.ndarray:
+        def pushed(
+            step: EpilogueOp, arguments: Sequence[np.ndarray], value: np.ndarray
+        ) -> np.ndarray:
             if not self._is_inexact(step) or value.dtype == bool:
                 return value
             size = largest_of(value, *arguments)
@@ -421,7 +423,7 @@ class _Evaluation:
         stored = found.astype(element_type(self.region.output.dtype))
         return stored.astype(np.float64)
 
-    def _is_inexact(self, step: Step) -> bool:
+    def _is_inexact(self, step: EpilogueOp) -> bool:
         """Whether kernels may compute another value than NumPy."""
         if step.op in SPECIAL_STEPS:
             return False

@@ -19,7 +19,7 @@ from microkernels.base.arrays import RANGES
 from tir_schedules.attention.problem import SINK, AttentionProblem
 from tir_schedules.chains.parts import chain_reference, sources_of
 from tir_schedules.core.product_plan import product_types
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.region import EpilogueOp, Region
 from tir_schedules.core.template import Template, template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact, region_result
 
@@ -204,7 +204,7 @@ class _Rounded:
         self.exact, self.left, self.met = exact, number, False
 
     def __call__(
-        self, step: Step, arguments: Sequence[np.ndarray], value: np.ndarray
+        self, step: EpilogueOp, arguments: Sequence[np.ndarray], value: np.ndarray
     ) -> np.ndarray:
         if step.op in bounds.EXACT and (self.exact or step.op not in _ROUNDED_STEPS):
             return value

@@ -34,7 +34,7 @@ from tvm.s_tir import Schedule
 from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import NO_ALIAS
 from tir_schedules.core.attributes import Attribute, attribute_text
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 from tir_schedules.generic.expressions import call_name
 
@@ -320,14 +320,14 @@ class _Steps:
 
     def __init__(self, schedule: Schedule, anchor: str) -> None:
         self.schedule, self.anchor = schedule, anchor
-        self.steps: list[Step] = []
+        self.steps: list[EpilogueOp] = []
         parameters = schedule.mod["main"].params
         self.first = len(parameters) - 2  # number of the first step's value
         self.values: dict[Any, int] = {
             parameter: number for number, parameter in enumerate(parameters[2:-1], 1)
         }
 
-    def epilogue(self) -> tuple[Step, ...]:
+    def epilogue(self) -> tuple[EpilogueOp, ...]:
         """The steps; ConfigError if a block cannot be read as steps."""
         schedule = self.schedule
         blocks = [schedule.get(b) for b in schedule.get_child_blocks(schedule.get_sblock("root"))]
@@ -350,17 +350,17 @@ class _Steps:
             return self.values[source]
         dtype = str(expr.ty.dtype)
         if isinstance(expr, (tirx.FloatImm, tirx.IntImm)):
-            return self.step(Step("constant", (), float(expr.value), dtype))
+            return self.step(EpilogueOp("constant", (), float(expr.value), dtype))
         if isinstance(expr, tirx.Cast):
-            return self.step(Step("cast", (self.value(expr.value),), None, dtype))
+            return self.step(EpilogueOp("cast", (self.value(expr.value),), None, dtype))
         if type(expr) in _BINARY:
             left, right = self.value(expr.a), self.value(expr.b)
-            return self.step(Step(_BINARY[type(expr)], (left, right), None, dtype))
+            return self.step(EpilogueOp(_BINARY[type(expr)], (left, right), None, dtype))
         if call_name(expr) in _CALLS:
-            return self.step(Step(call_name(expr), (self.value(expr.args[0]),), None, dtype))
+            return self.step(EpilogueOp(call_name(expr), (self.value(expr.args[0]),), None, dtype))
         raise ConfigError(f"computes {expr}")
 
-    def step(self, step: Step) -> int:
+    def step(self, step: EpilogueOp) -> int:
         """The number of a step's value; equal steps share one number."""
         if step not in self.steps:
             self.steps.append(step)
@@ -388,7 +388,9 @@ _RULES: tuple[tuple[str, Pattern], ...] = (
 )
 
 
-def _applied(steps: tuple[Step, ...], operands: int, rule: tuple[str, Pattern]) -> tuple[Step, ...]:
+def _applied(
+    steps: tuple[EpilogueOp, ...], operands: int, rule: tuple[str, Pattern]
+) -> tuple[EpilogueOp, ...]:
     """Replaces steps that match a rule by one step of its operator, and drops unused steps."""
     name, pattern = rule
     first = 1 + operands
@@ -396,12 +398,12 @@ def _applied(steps: tuple[Step, ...], operands: int, rule: tuple[str, Pattern]) 
     for index, step in enumerate(steps):
         found: set[int] = set()
         if _matches(steps, first, first + index, pattern, found.add) and len(found) == 1:
-            changed[index] = Step(name, (found.pop(),), None, step.dtype)
+            changed[index] = EpilogueOp(name, (found.pop(),), None, step.dtype)
     return _pruned(changed, first)
 
 
 def _matches(
-    steps: tuple[Step, ...], first: int, value: int, pattern: Any, bind: Callable[[int], None]
+    steps: tuple[EpilogueOp, ...], first: int, value: int, pattern: Any, bind: Callable[[int], None]
 ) -> bool:
     if pattern == _X:
         bind(value)
@@ -421,7 +423,7 @@ def _matches(
     )
 
 
-def _pruned(steps: list[Step], first: int) -> tuple[Step, ...]:
+def _pruned(steps: list[EpilogueOp], first: int) -> tuple[EpilogueOp, ...]:
     """The steps that the last one needs, renumbered."""
     needed = {len(steps) - 1} if steps else set()
     for index in reversed(range(len(steps))):
@@ -429,7 +431,7 @@ def _pruned(steps: list[Step], first: int) -> tuple[Step, ...]:
             needed |= {argument - first for argument in steps[index].args if argument >= first}
     number = {first + old: first + new for new, old in enumerate(sorted(needed))}
     return tuple(
-        Step(step.op, tuple(number.get(a, a) for a in step.args), step.value, step.dtype)
+        EpilogueOp(step.op, tuple(number.get(a, a) for a in step.args), step.value, step.dtype)
         for index, step in enumerate(steps)
         if index in needed
     )

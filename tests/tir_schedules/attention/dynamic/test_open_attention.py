@@ -15,7 +15,7 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.attention.config import kernels_of
 from tir_schedules.core.blocking import balanced, tail_heights
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
@@ -36,14 +36,14 @@ def attention(
     keys: int = LENGTH,
     mask: tuple[int, ...] | None = None,
     group: int = 1,
-    steps: tuple[Step, ...] = (),
+    steps: tuple[EpilogueOp, ...] = (),
 ) -> Region:
     """q, k and v stored as [batch, length, heads * size]; `group` heads of q share k and v."""
     operands = () if mask is None else (f32(*mask),)
     first = 1 + len(operands)
-    epilogue = [Step("constant", (), d**-0.5), Step("multiply", (0, first))]
+    epilogue = [EpilogueOp("constant", (), d**-0.5), EpilogueOp("multiply", (0, first))]
     if operands:
-        epilogue.append(Step("add", (first + 1, 1)))
+        epilogue.append(EpilogueOp("add", (first + 1, 1)))
     scores = Region(
         op="batch_matmul",
         inputs=(f32(BATCH, heads, LENGTH, d), f32(BATCH, heads, d, keys)),
@@ -151,7 +151,7 @@ def test_keys_of_a_past_and_of_the_queries() -> None:
 
 
 def test_another_epilogue_of_the_scores() -> None:
-    region = attention(steps=(Step("tanh", (2,)),))
+    region = attention(steps=(EpilogueOp("tanh", (2,)),))
     kernel = OpenKernel(region, highest_native(ISAS))
     for sizes in SIZES:
         check(region, kernel, *sizes)

@@ -12,7 +12,7 @@ from tests.examples import some
 from tests.microkernels.operands import random_operand
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import INTEGER_ISAS, highest_native, machine_for, run
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
@@ -40,16 +40,20 @@ def attention(
     q, k, p, v = types
     operands = () if mask is None else (Tensor(mask, "float32"),)
     at = 1 + len(operands)
-    steps = [Step("cast", (0,)), Step("constant", (), 0.0004), Step("multiply", (at, at + 1))]
+    steps = [
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("constant", (), 0.0004),
+        EpilogueOp("multiply", (at, at + 1)),
+    ]
     if between:
         steps += [
-            Step("constant", (), 0.031),
-            Step("constant", (), 120.0),
-            Step("quantize", (at + 2, at + 3, at + 4), dtype="uint8"),
-            Step("dequantize", (at + 5, at + 3, at + 4)),
+            EpilogueOp("constant", (), 0.031),
+            EpilogueOp("constant", (), 120.0),
+            EpilogueOp("quantize", (at + 2, at + 3, at + 4), dtype="uint8"),
+            EpilogueOp("dequantize", (at + 5, at + 3, at + 4)),
         ]
     if operands:
-        steps.append(Step("add", (at + len(steps) - 1, 1)))
+        steps.append(EpilogueOp("add", (at + len(steps) - 1, 1)))
     scores = Region(
         op="batch_matmul",
         inputs=(Tensor((BATCH, HEADS, LENGTH, d), q), Tensor((BATCH, HEADS, d, keys), k)),
@@ -64,9 +68,9 @@ def attention(
         output=Tensor(scores.output.shape, p),
         attrs={"axis": 3},
         epilogue=(
-            Step("constant", (), 1 / 255),
-            Step("constant", (), float(zeros[2])),
-            Step("quantize", (0, 1, 2), dtype=p),
+            EpilogueOp("constant", (), 1 / 255),
+            EpilogueOp("constant", (), float(zeros[2])),
+            EpilogueOp("quantize", (0, 1, 2), dtype=p),
         ),
     )
     product = Region(
@@ -75,12 +79,12 @@ def attention(
         output=Tensor((BATCH, HEADS, LENGTH, e), "uint8"),
         attrs={"a_zero_point": zeros[2], "b_zero_point": zeros[3]},
         epilogue=(
-            Step("cast", (0,)),
-            Step("constant", (), 0.003),
-            Step("multiply", (1, 2)),
-            Step("constant", (), 0.7),
-            Step("constant", (), 7.0),
-            Step("quantize", (3, 4, 5), dtype="uint8"),
+            EpilogueOp("cast", (0,)),
+            EpilogueOp("constant", (), 0.003),
+            EpilogueOp("multiply", (1, 2)),
+            EpilogueOp("constant", (), 0.7),
+            EpilogueOp("constant", (), 7.0),
+            EpilogueOp("quantize", (3, 4, 5), dtype="uint8"),
         ),
     )
     sets = 1 if shared else HEADS

@@ -17,7 +17,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
 )
 from tir_schedules.attention.caches import hiding_mask
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 BEST = highest_native(ISAS)
@@ -28,7 +28,11 @@ def hidden(mask: tuple[int, ...], value: float = -math.inf, group: int = 2) -> R
     region = attention(2 * group, 16, 16, KEYS, mask, group)
     mask_tensor = Tensor(mask, "bool")
     scores, *others = region.parts
-    steps = (*scores.epilogue[:2], Step("constant", (), value), Step("where", (1, 3, 4)))
+    steps = (
+        *scores.epilogue[:2],
+        EpilogueOp("constant", (), value),
+        EpilogueOp("where", (1, 3, 4)),
+    )
     scores = scores.replace(operands=(mask_tensor,), epilogue=steps)
     inputs = (*region.inputs[:3], mask_tensor)
     return region.replace(inputs=inputs, parts=(scores, *others))

@@ -26,7 +26,7 @@ from tir_schedules.convolution.depthwise.config import (
 from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D, WHY_VECTORS
 from tir_schedules.convolution.depthwise.direct import Strip, strips
 from tir_schedules.convolution.depthwise.staged import Groups
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.cost.amx_cost import why_vectors
 
 pytestmark = pytest.mark.turns
@@ -160,7 +160,7 @@ def test_epilogue_with_residual(dtype: str, rows: int) -> None:
     region = depthwise(
         (5, 6), 21, (3, 3), padding=ALL, dtype=dtype, batch=2,
         operands=(Tensor((21,), "float32"), residual),
-        epilogue=(Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,))),
+        epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,))),
     )  # fmt: skip
     check(region, BEST[dtype], config_for(region, BEST[dtype], rows=rows))
 
@@ -168,10 +168,10 @@ def test_epilogue_with_residual(dtype: str, rows: int) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
 def test_a_ring_without_margins_is_kept_beside_what_tiles_store(dtype: str) -> None:
     """An epilogue with a factor from an input passes its tile through a buffer of its own."""
-    cast = (Step("cast", (0,), dtype="float32"),) if dtype == "uint8" else ()
+    cast = (EpilogueOp("cast", (0,), dtype="float32"),) if dtype == "uint8" else ()
     region = depthwise(
         (9, 4), 2, (3, 3), dtype=dtype, operands=(Tensor((1, 1, 1, 1), "float32"),),
-        epilogue=(*cast, Step("divide", (2 if cast else 0, 1))), output="float32",
+        epilogue=(*cast, EpilogueOp("divide", (2 if cast else 0, 1))), output="float32",
     )  # fmt: skip
     for isa in ISAS_OF[dtype]:
         check(region, isa, config_for(region, isa, rows=1, columns=2))
@@ -181,7 +181,7 @@ def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
     """acc * gate, then tanh: each within two roundings and 4 ulp of its meaning."""
     region = depthwise(
         (5, 6), 21, (3, 3), padding=ALL, batch=2, operands=(Tensor((2, 1, 1, 21), "float32"),),
-        epilogue=(Step("multiply", (0, 1)), *[Step("tanh", (i,)) for i in range(2, 4)]),
+        epilogue=(EpilogueOp("multiply", (0, 1)), *[EpilogueOp("tanh", (i,)) for i in range(2, 4)]),
     )  # fmt: skip
     for rows in (1, 2):
         arrays = values(region)
@@ -196,11 +196,11 @@ def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
 def test_integers_out(dtype: str, channels: int) -> None:
     """Scaled, quantised and stored as bytes, whole vectors of them packed."""
     steps = (
-        Step("cast", (0,)),
-        Step("multiply", (2, 1)),
-        Step("constant", value=0.5),
-        Step("constant", value=4.0),
-        Step("quantize", (3, 4, 5), dtype=dtype),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("multiply", (2, 1)),
+        EpilogueOp("constant", value=0.5),
+        EpilogueOp("constant", value=4.0),
+        EpilogueOp("quantize", (3, 4, 5), dtype=dtype),
     )
     region = depthwise(
         (4, 5), channels, (3, 3), padding=ALL, dtype=dtype, output=dtype, a_zero_point=9,

@@ -26,7 +26,7 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.convolution.direct.config import ConvConfig, reads_in_place
 from tir_schedules.convolution.direct.weight import WeightLayout
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of
 
@@ -166,7 +166,7 @@ def test_epilogue_with_residual() -> None:
     region = conv_region(
         (8, 8), 16, 24, (3, 3), padding=(1,) * 4,
         operands=(Tensor((24,), "float32"), Tensor(shape, "float32")),
-        epilogue=(Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,))),
+        epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,))),
     )  # fmt: skip
     check(region, ISAS[-1])
     grouped = conv_region(
@@ -178,11 +178,11 @@ def test_epilogue_with_residual() -> None:
 def test_integers_out() -> None:
     """Scaled, quantised and stored as bytes."""
     steps = (
-        Step("cast", (0,)),
-        Step("multiply", (2, 1)),
-        Step("constant", (), 0.5),
-        Step("constant", (), 4.0),
-        Step("quantize", (3, 4, 5), None, "uint8"),
+        EpilogueOp("cast", (0,)),
+        EpilogueOp("multiply", (2, 1)),
+        EpilogueOp("constant", (), 0.5),
+        EpilogueOp("constant", (), 4.0),
+        EpilogueOp("quantize", (3, 4, 5), None, "uint8"),
     )
     for channels in (64, 70):
         region = conv_region(

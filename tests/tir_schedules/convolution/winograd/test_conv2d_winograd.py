@@ -25,7 +25,7 @@ from tests.tir_schedules.winograd_regions import (
 from tir_schedules.convolution.winograd.algorithm import expected_error
 from tir_schedules.convolution.winograd.config import WinogradConfig, odd_lines
 from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 
 pytestmark = pytest.mark.turns
 
@@ -132,11 +132,11 @@ def test_operands_of_every_kind() -> None:
             Tensor((2, 5, 6, 1), "float32"),
         ),
         epilogue=(
-            Step("add", (0, 1)),
-            Step("add", (5, 2)),
-            Step("add", (6, 3)),
-            Step("add", (7, 4)),
-            Step("relu", (8,)),
+            EpilogueOp("add", (0, 1)),
+            EpilogueOp("add", (5, 2)),
+            EpilogueOp("add", (6, 3)),
+            EpilogueOp("add", (7, 4)),
+            EpilogueOp("relu", (8,)),
         ),
     )
     check(region, BEST)
@@ -150,7 +150,7 @@ def test_a_gate_for_each_sample_and_a_long_epilogue() -> None:
         17,
         batch=2,
         operands=(Tensor((2, 1, 1, 17), "float32"),),
-        epilogue=(Step("sigmoid", (0,)), Step("multiply", (2, 1))),
+        epilogue=(EpilogueOp("sigmoid", (0,)), EpilogueOp("multiply", (2, 1))),
     )
     arrays = scaled_inputs(region)
     wanted = expected(region, arrays)
@@ -164,9 +164,9 @@ def test_a_gate_for_each_sample_and_a_long_epilogue() -> None:
 def test_results_may_be_bytes() -> None:
     region = region_of((6, 6), 4, 20)
     steps = (
-        Step("constant", value=0.05),
-        Step("constant", value=128.0),
-        Step("quantize", (0, 1, 2), dtype="uint8"),
+        EpilogueOp("constant", value=0.05),
+        EpilogueOp("constant", value=128.0),
+        EpilogueOp("quantize", (0, 1, 2), dtype="uint8"),
     )
     region = region.replace(epilogue=steps, output=Tensor(region.output.shape, "uint8"))
     arrays = scaled_inputs(region)

@@ -8,14 +8,14 @@ import pytest
 from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import ISAS, expected, highest_native, machine_for
 from tests.tir_schedules.winograd_regions import bias, bound, region_of, scaled_inputs
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 
 def region_with_residual() -> Region:
     """A bias, a residual and a relu behind the convolution."""
     region = region_of((9, 6), 17, 40, batch=BATCH)
-    steps = (Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,)))
+    steps = (EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,)))
     return region.replace(
         operands=(bias(40), Tensor(region.output.shape, "float32")), epilogue=steps
     )

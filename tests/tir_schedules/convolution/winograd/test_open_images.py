@@ -18,7 +18,7 @@ from tests.tir_schedules.run_region import ISAS, expected, highest_native, machi
 from tests.tir_schedules.winograd_regions import ONES, bound, region_of, scaled_inputs
 from tir_schedules.convolution.winograd.config import WinogradConfig
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 IMAGE = (0, 1, 2)
@@ -85,7 +85,7 @@ def test_operands_of_an_image_and_of_a_pixel() -> None:
             Tensor(shape, "float32")
             for shape in ((sizes[0], 1, 1, 40), (*region.output.shape[:-1], 1))
         )
-        steps = (Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,)))
+        steps = (EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,)))
         return region.replace(operands=operands, epilogue=steps)
 
     of_image, _ = gated((2, 3, 4)).operands

@@ -13,7 +13,7 @@ import pytest
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core import template
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tvm_hybrid.records.nearest_record import (
     NearestRecords,
@@ -42,7 +42,7 @@ def matmul(m: int = 64, n: int = 32, k: int = 16) -> Region:
         inputs=(a, b),
         operands=(Tensor((n,), "float32"),),
         output=Tensor((m, n), "float32"),
-        epilogue=(Step("add", (0, 1)),),
+        epilogue=(EpilogueOp("add", (0, 1)),),
     )
 
 
@@ -54,7 +54,7 @@ def test_a_kind_is_everything_but_sizes() -> None:
         matmul(1),
         matmul().replace(attrs={"transposed": True}),
         matmul().replace(epilogue=()),
-        matmul().replace(epilogue=(Step("multiply", (0, 1)),)),
+        matmul().replace(epilogue=(EpilogueOp("multiply", (0, 1)),)),
         matmul().replace(operands=(Tensor((32,), "float32", True),)),
         matmul().replace(op="batch_matmul"),
         matmul().replace(output=Tensor((64, 32), "int8")),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tir_schedules.integer_regions import matmul_region
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.tuning.verification.bounds import anchor_result, random_arguments
@@ -15,9 +15,9 @@ from tvm_hybrid.tuning.verification.bounds import anchor_result, random_argument
 def of_columns(factors: int, k: int) -> Region:
     """Requantised by operands, after a bias."""
     steps = (
-        Step("add", (0, 1), dtype="int32"),
-        Step("constant", value=77.0),
-        Step("requantize", (2 + factors, 3 + factors, *range(2, 2 + factors)), dtype="uint8"),
+        EpilogueOp("add", (0, 1), dtype="int32"),
+        EpilogueOp("constant", value=77.0),
+        EpilogueOp("requantize", (2 + factors, 3 + factors, *range(2, 2 + factors)), dtype="uint8"),
     )
     operands = (Tensor((48,), "int32"), *[Tensor((48,), "float32")] * factors)
     return matmul_region(
@@ -28,9 +28,9 @@ def of_columns(factors: int, k: int) -> Region:
 def of_numbers(factor: float, k: int) -> Region:
     """Requantised by a number that was proven to do for quieter weights than random ones."""
     steps = (
-        Step("constant", value=-3.0),
-        Step("constant", value=factor),
-        Step("requantize", (0, 1, 2), dtype="int8"),
+        EpilogueOp("constant", value=-3.0),
+        EpilogueOp("constant", value=factor),
+        EpilogueOp("requantize", (0, 1, 2), dtype="int8"),
     )
     return matmul_region((20,), k, 48, output=Tensor((20, 48), "int8"), epilogue=steps)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import Template
 from tvm_hybrid.tuning.verification.bounds import as_stored, expected_result, random_arguments
 
 
-def matmul_region(k: int, epilogue: tuple[Step, ...] = (), m: int = 5, n: int = 33) -> Region:
+def matmul_region(k: int, epilogue: tuple[EpilogueOp, ...] = (), m: int = 5, n: int = 33) -> Region:
     return Region(
         op="matmul",
         inputs=(Tensor((m, k), "float32"), Tensor((k, n), "float32", True)),
@@ -35,19 +35,19 @@ def template(reference: Callable[[Region, list[np.ndarray]], np.ndarray]) -> Tem
 
 
 MATMUL = template(lambda _, inputs: np.matmul(*(array.astype(np.float64) for array in inputs)))
-EPILOGUES: dict[str, tuple[tuple[Step, ...], Callable[..., np.ndarray]]] = {
+EPILOGUES: dict[str, tuple[tuple[EpilogueOp, ...], Callable[..., np.ndarray]]] = {
     "none": ((), lambda acc, bias: acc),
     "bias relu": (
-        (Step("add", (0, 1)), Step("relu", (2,))),
+        (EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,))),
         lambda acc, bias: np.maximum(acc + bias, np.float32(0)),
     ),
     "divide exp": (
-        (Step("divide", (0, 1)), Step("exp", (2,))),
+        (EpilogueOp("divide", (0, 1)), EpilogueOp("exp", (2,))),
         lambda acc, bias: np.exp(acc / bias),
     ),
-    "log": ((Step("log", (0,)),), lambda acc, bias: np.log(acc)),
+    "log": ((EpilogueOp("log", (0,)),), lambda acc, bias: np.log(acc)),
     "steep": (
-        (Step("square", (0,)), Step("rsqrt", (2,))),
+        (EpilogueOp("square", (0,)), EpilogueOp("rsqrt", (2,))),
         lambda acc, bias: np.float32(1) / np.sqrt(acc * acc),
     ),
 }
@@ -94,7 +94,7 @@ def test_an_element_left_out_shows() -> None:
 
 
 def test_domain_errors_must_agree() -> None:
-    region = matmul_region(16, (Step("log", (0,)),))
+    region = matmul_region(16, (EpilogueOp("log", (0,)),))
     expected = expected_result(region, MATMUL, random_arguments(region, MATMUL, 0))
     actual = expected.value.astype(np.float32)
     undefined = np.argwhere(np.isnan(actual) & (expected.tolerance < 1))

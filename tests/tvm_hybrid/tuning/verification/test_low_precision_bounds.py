@@ -13,7 +13,7 @@ import pytest
 from tvm.target import Target
 
 from microkernels.machines.machine import Machine
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.region import EpilogueOp, Region
 from tir_schedules.core.template import PackedInput, Template, template_for
 from tvm_hybrid.tuning.measuring.case import Case, never_right
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort, Measurement
@@ -148,8 +148,8 @@ def step(number: int, **changes: Any) -> Callable[[Region], Region]:
 
     def change(region: Region) -> Region:
         steps = list(region.epilogue)
-        fields = {name: getattr(steps[number], name) for name in Step.__struct_fields__}
-        steps[number] = Step(**{**fields, **changes})
+        fields = {name: getattr(steps[number], name) for name in EpilogueOp.__struct_fields__}
+        steps[number] = EpilogueOp(**{**fields, **changes})
         return region.replace(epilogue=tuple(steps))
 
     return change

@@ -12,12 +12,12 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records.record import Record, make_record
 from tvm_hybrid.targets.resolve import host_target
 
-RELU_OF_SUM = (Step("add", (0, 1)), Step("relu", (2,)))
+RELU_OF_SUM = (EpilogueOp("add", (0, 1)), EpilogueOp("relu", (2,)))
 CONV: dict[str, Attribute] = {
     "strides": (1, 1),
     "padding": (1, 1, 1, 1),

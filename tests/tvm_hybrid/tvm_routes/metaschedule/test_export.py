@@ -21,7 +21,7 @@ from microkernels.base.tvm_compat.metaschedule_database import (
     WORKLOADS,
     MetaScheduleFolder,
 )
-from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.targets.resolve import host_target
@@ -54,7 +54,7 @@ REGIONS = {
     "rounded to bfloat16": matmul(32, 64, 96, ("float32", "bfloat16")),
     "batches": batch_matmul(3, 32, 48, 64),
     "transposed batches": transposed_batch_matmul(3, 32, 48, 64),
-    "one step": matmul(32, 64, 96).replace(epilogue=(Step("relu", (0,)),), operands=()),
+    "one step": matmul(32, 64, 96).replace(epilogue=(EpilogueOp("relu", (0,)),), operands=()),
     "convolution": conv2d(14, 32, 64),
     "strided convolution": conv2d(15, 16, 32, 2),
 }
@@ -170,7 +170,7 @@ np.save({str(tmp_path / "result.npy")!r}, result.numpy())
             "the anchor's attributes out_axes=1,0,2",
         ),
         (
-            matmul(32, 64, 96).replace(epilogue=(Step("hardswish", (0,)),), operands=()),
+            matmul(32, 64, 96).replace(epilogue=(EpilogueOp("hardswish", (0,)),), operands=()),
             "the step hardswish",
         ),
         (

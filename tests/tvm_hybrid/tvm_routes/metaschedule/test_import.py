@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from microkernels.base.errors import RecordError
 from microkernels.base.tvm_compat.metaschedule_database import RECORDS, WORKLOADS
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.region import EpilogueOp, Region
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
@@ -142,7 +142,9 @@ def test_a_trace_that_could_not_be_run_has_no_times(tmp_path: Path) -> None:
 
 
 def test_programs_and_targets_that_are_not_ours_are_named(tmp_path: Path) -> None:
-    odd = matmul(32, 64, 96).replace(epilogue=(Step("add", (0, 1)), Step("gelu_tanh", (2,))))
+    odd = matmul(32, 64, 96).replace(
+        epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("gelu_tanh", (2,)))
+    )
     folder = foreign_database(tmp_path / "foreign", odd, [2e-6])
     foreign_database(folder, matmul(16, 64, 96), [2e-6], mcpu="apple-m1", mtriple="aarch64")
     store = stored(tmp_path / "records.jsonl")
@@ -166,12 +168,16 @@ def test_programs_and_targets_that_are_not_ours_are_named(tmp_path: Path) -> Non
         conv2d(14, 16, 32, 2),
         conv2d(15, 16, 32, 2),
         *(
-            matmul(32, 64, 96).replace(epilogue=(Step("add", (0, 1)), *steps))
+            matmul(32, 64, 96).replace(epilogue=(EpilogueOp("add", (0, 1)), *steps))
             for steps in (
-                (Step("gelu", (2,)),),
-                (Step("silu", (2,)),),
-                (Step("tanh", (2,)), Step("constant", (), 0.25), Step("multiply", (3, 4))),
-                (Step("sigmoid", (2,)), Step("multiply", (3, 1))),
+                (EpilogueOp("gelu", (2,)),),
+                (EpilogueOp("silu", (2,)),),
+                (
+                    EpilogueOp("tanh", (2,)),
+                    EpilogueOp("constant", (), 0.25),
+                    EpilogueOp("multiply", (3, 4)),
+                ),
+                (EpilogueOp("sigmoid", (2,)), EpilogueOp("multiply", (3, 1))),
             )
         ),
     ],
