@@ -8,9 +8,9 @@ import tvm_ffi
 
 from microkernels.base import errors
 
-# TVM runs passes from C++; a registered error comes out of them as the class that went in.
+# TVM runs passes from C++; only a registered error keeps its class on the way out.
 for _error in vars(errors).values():
     if isinstance(_error, type) and issubclass(_error, errors.TvmHybridError):
         tvm_ffi.register_error(_error)
-# Otherwise Ctrl-C in a pass comes out as a RuntimeError without a word.
+# Without this, Ctrl-C in a pass comes out as a RuntimeError without a message.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)

@@ -1,4 +1,4 @@
-"""Runs the passes of the pipeline on a module: to kernels, or to regions that are to be tuned."""
+"""Runs the passes of the pipeline on a module: to kernels, or to regions for tuning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .pipeline_options import PipelineOptions
 def lower_module(
     mod: IRModule, options: PipelineOptions, decisions: DecisionLog | None = None
 ) -> IRModule:
-    """The module as calls of TIR kernels, each with its own numbers, none of them compiled."""
+    """Lowers a module to calls of TIR kernels, not shared and not compiled."""
     log = [] if decisions is None else decisions
     return run_passes(mod, passes_through(Phase.BUILD_LEFTOVERS, options, log), options)
 
@@ -47,7 +47,7 @@ def lower_module(
 def lower_shared(
     mod: IRModule, options: PipelineOptions, decisions: DecisionLog, keep: bool = True
 ) -> IRModule:
-    """The module as calls of the TIR kernels that `compile_module` compiles; `keep` as of that."""
+    """Lowers a module to the calls of kernels that `compile_module` compiles; `keep` as there."""
     table = phases(options, decisions)
     steps: list[Pass | Phase] = []
     for phase in list(Phase)[: list(Phase).index(Phase.LOWER_TO_VM)]:
@@ -58,7 +58,7 @@ def lower_shared(
 def partition_module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
     """The module with its regions as functions for TVM's RunCodegen, still ordinary Relax.
 
-    Weights are packed and configurations chosen; what is left is to compile each function.
+    Weights are packed and configurations chosen; RunCodegen only has to compile each function.
     """
     passes = passes_through(Phase.CONFIGURE_REGIONS, options, decisions, meaning=True)
     annotate = annotate_codegen(options.target, options.threads)
@@ -69,18 +69,18 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """A compiled module with its lowered IR and what was decided on the way.
+    """A compiled module with its lowered IR and decisions.
 
     Attributes
     ----------
     native : tvm.relax.VMExecutable
-        It imports the machine code, and has no large weights: it is not to run.
+        Imports the machine code, without large weights; it cannot run.
     mod : IRModule
-        Calls of TIR kernels.
+        The lowered module: calls of TIR kernels.
     code : IRModule
-        What the virtual machine's code is made of, with all weights.
+        The module from which the virtual machine's code is made, with all weights.
     decisions : list of Decision
-        What `explain` shows.
+        The decisions that `explain` shows.
     """
 
     native: Any
@@ -90,7 +90,7 @@ class CompiledModule:
 
     @functools.cached_property
     def executable(self) -> Any:
-        """The relax.VMExecutable that runs; making it takes 1.2 ns for each byte of weights."""
+        """The relax.VMExecutable that runs; making it takes 1.2 ns per byte of weights."""
         return with_weights(self.native, self.code)
 
 
@@ -101,8 +101,8 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     Parameters
     ----------
     mod : IRModule
-        Stays as it is if `keep`. Else it has no functions afterwards, and its weights go one by one
-        when they have been packed.
+        Not changed if `keep`. Otherwise it has no functions afterwards, and each of its weights is
+        freed once it has been packed.
     """
     decisions: DecisionLog = []
     lowered = lower_shared(mod, options, decisions, keep)
@@ -114,7 +114,7 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     return CompiledModule(native, lowered, code, decisions)
 
 
-STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
+STAGES = len(Phase) + 2  # after the phases: LLVM's passes, then machine code
 
 # Sessions compile in the threads that call them.
 patches.separate_builders()
@@ -128,7 +128,7 @@ patches.order_symbols()
 def passes_through(
     last: Phase, options: PipelineOptions, decisions: DecisionLog, meaning: bool = False
 ) -> list[Pass]:
-    """The passes of every phase until the end of one; `meaning` as of `phases`."""
+    """The passes of every phase up to and including one; `meaning` as in `phases`."""
     order = list(Phase)
     reached = order[: order.index(last) + 1]
     table = phases(options, decisions, meaning)
@@ -139,13 +139,13 @@ def passes_through(
 def run_passes(
     mod: IRModule, passes: Sequence[Pass | Phase], options: PipelineOptions, keep: bool = True
 ) -> IRModule:
-    """The passes under the target, dumping the IR after each if asked to; phases are announced."""
-    # Passes may take the functions out of their module.
+    """Runs passes under the target, announces phases, and dumps the IR if asked to."""
+    # Passes may move the functions out of their module.
     mod = copy_module(mod) if keep else move_functions(mod)
     instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
     try:
         with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
-            for each in passes:  # a Sequential would keep the first module until the end
+            for each in passes:  # a Sequential would keep the first module alive until the end
                 if isinstance(each, Phase):
                     announce_phase(each, mod)
                 else:
@@ -161,7 +161,7 @@ def _after(each: Pass, mod: IRModule) -> IRModule:
     Raises
     ------
     CompileError
-        TVM fails; the message names the pass and, if that can be found, the failing variable.
+        If TVM fails; the message names the pass and, if it can be found, the failing variable.
     """
     try:
         return each(mod)
@@ -177,19 +177,19 @@ def _after(each: Pass, mod: IRModule) -> IRModule:
 
 
 def announce_phase(phase: Phase, mod: IRModule) -> None:
-    """A phase begins, on this module."""
+    """Announces that a phase begins on this module."""
     announce(list(Phase).index(phase) + 1, STAGES, phase.value, mod)
 
 
 # Finds the binding of a module at which a pass fails, for messages.
 #
-# A pass of TVM's says neither the function nor the operator that it fails at. The pass is run anew
-# on the beginning of main, cut behind the first k bindings: the least k at which it fails with the
-# same message tells the binding. Nothing is found if the failing pass has taken the module apart.
+# A failing pass of TVM names neither the function nor the operator. The pass is run again on main,
+# cut after the first k bindings: the smallest k at which it fails with the same message gives the
+# binding. Nothing is found if the failing pass has taken the module apart.
 
 
 def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None:
-    """The name of the variable that is bound where a pass fails; None if it cannot be told."""
+    """The name of the variable bound where a pass fails; None if it cannot be found."""
     if MAIN not in mod or not is_relax(mod[MAIN]):
         return None
     main, function, functions = mod.get_global_var(MAIN), mod[MAIN], dict(mod.functions_items())
@@ -199,7 +199,7 @@ def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None
         part = IRModule({**functions, main: _beginning(function, count)}, mod.attrs)
         try:
             failed(part)
-        except Exception as other:  # of any kind but ours, as the first one
+        except Exception as other:  # any kind but ours, as for the first error
             ours = isinstance(other, TvmHybridError)
             return not ours and first_line(other) == first_line(error)
         return False
@@ -211,12 +211,12 @@ def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without what follows."""
+    """The first line of an error's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _beginning(function: relax.Function, count: int) -> relax.Function:
-    """A function that ends behind so many bindings, and returns what the last one binds."""
+    """The function cut after `count` bindings; it returns the value that the last one binds."""
     blocks, last = [], None
     for block in function.body.blocks:
         kept = list(block.bindings[:count])
@@ -237,16 +237,16 @@ def _beginning(function: relax.Function, count: int) -> relax.Function:
 
 # Writes a module after every pass into a folder: 000_Normalize.py, 001_FoldConstant.py, ...
 #
-# If a file cannot be written, this is an error; TVM's own instrument of this name only warns.
+# If a file cannot be written, this raises an error; TVM's instrument of this name only warns.
 
 
 def require_folder(folder: Path) -> None:
-    """Makes a folder for dumps, and finds out whether it can be written to.
+    """Creates a folder for dumps, and checks that it can be written to.
 
     Raises
     ------
     OutputError
-        If it cannot.
+        If the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -257,17 +257,17 @@ def require_folder(folder: Path) -> None:
 
 @pass_instrument
 class DumpIR:
-    """The instrument.
+    """Writes a module after every pass into a folder.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
 
     Raises
     ------
     OutputError
-        If a file cannot be written; of that file, nothing stays.
+        If a file cannot be written; no partial file stays.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -276,13 +276,13 @@ class DumpIR:
         self._count = 0
 
     def run_after_pass(self, mod: IRModule, info: PassInfo) -> None:
-        """Writes one file."""
+        """Writes the module after a pass to a file."""
         name = re.sub(r'[<>:"/\\|?*]', "_", str(info.name))
         path = self._folder / f"{self._count:03d}_{name}.py"
         self._count += 1
         try:
             text = mod.script()
-        except Exception as error:  # there is IR that TVM does not print
+        except Exception as error:  # TVM cannot print some IR
             text = f"# TVM cannot print it: {error}\n"
         try:
             path.write_text(text, encoding="utf-8")
@@ -303,14 +303,14 @@ def count_regions(
 ) -> list[tuple[Region, int]]:
     """The different regions of a module and how often it calls each; for tuning.
 
-    What no template takes is no region; a CompileError if `strict`.
+    An operator that no template takes is no region; with `strict` it raises a CompileError.
     """
     asked = replace(options, strict=strict)
     return region_counts(run_passes(mod, passes_through(Phase.FORM_REGIONS, asked, []), options))
 
 
 def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProblem]:
-    """What can be chosen about the layouts of each block of a module that has a choice; for tuning.
+    """The layout problem of each block of a module that has a choice of layouts; for tuning.
 
     The labels of `options.layouts`, if given, are ignored.
     """
@@ -322,12 +322,12 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
 
 
 def arrangement_problems(mod: IRModule, options: PipelineOptions) -> list[ArrangementProblem]:
-    """The contractions in a module's programs without operators, also those without a choice.
+    """The contractions in a module's TIR functions and einsums, including those without a choice.
 
-    What `options.arrange` says is ignored.
+    `options.arrange` is ignored.
     """
     found: list[ArrangementProblem] = []
-    # `append` returns None, so every contraction is arranged as the estimate says.
+    # `append` returns None, so every contraction keeps the estimated arrangement.
     asked = replace(options, arrange=found.append)
     run_passes(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
     return found

@@ -60,24 +60,24 @@ from .vm import checks, entries, memory
 class Phase(Enum):
     """The phases, in order."""
 
-    CLEAN_UP = "one way to write everything"
+    CLEAN_UP = "operators in canonical form"
     LOWER_PRECISION = "products of 8-bit integers and of bfloat16"
-    FORM_REGIONS = "anchors with what is fused with them, and regions of regions"
+    FORM_REGIONS = "anchors with their fused operators, and merged regions"
     CONFIGURE_REGIONS = "configurations and packed weights; regions are still Relax"
     BUILD_KERNELS = "a kernel for every region"
-    BUILD_LEFTOVERS = "kernels for everything that no template took"
-    SHARE_KERNELS = "one kernel for those that differ in numbers only"
-    LOWER_TO_VM = "TVM's own lowering, with memory planned"
+    BUILD_LEFTOVERS = "kernels for operators without a template"
+    SHARE_KERNELS = "kernels shared if they differ only in numbers"
+    LOWER_TO_VM = "TVM's lowering, with memory planned"
 
 
 PLAIN = (
     *(decompose_attention, fold_empty, plain_products),
     *(indices.plain_indices, activations.merge_clips),
 )
-"""What is written in one way before types are chosen."""
+"""Rules that write operators in one form, before types are chosen."""
 
 SIMPLE = (fold_weights, drop_views, compose_views, open_tuples)
-"""What every group keeps simple, once it is chosen in which types products are."""
+"""Rules in every group, to keep the graph simple once the types of products are chosen."""
 
 RECOGNIZED = (
     *(*SIMPLE, evaluate_constants, plain_products),
@@ -86,32 +86,31 @@ RECOGNIZED = (
     *(recognize_norms, recognize_softmax, activations.recognize_gelu, activations.recognize_elu),
     indices.recognize_one_hot,
 )
-"""What exporters write out in many operators; and products that casts of float16 hid before."""
+"""Rules that recognise operators which exporters write out, and products that float16 casts hid."""
 
 FOLDED = (*SIMPLE, fold_factors, fold_input_factors, integer_pool)
-"""What products take in, once norms and activations are recognised."""
+"""Rules that fold constants into products, once norms and activations are recognised."""
 
 PIXELS = (*SIMPLE, pointwise_conv, line_conv, elementwise_flat)
-"""Convolutions of one tap, in the layouts that are chosen, as matrix products; those along one axis
-as convolutions of lines."""
+"""Rules that write convolutions of one tap as matrix products, and those along one axis as
+convolutions of lines, once layouts are chosen."""
 
 MOVED = (
     *(*SIMPLE, activations.recognize_activations, safe_softmax),
     *(sink_concat, sink_permutes, sink_scale),
 )
-"""What moves to the other side of an operator, once layouts are chosen."""
+"""Rules that move operators past others, once layouts are chosen."""
 
 QUANTIZED = (*SIMPLE, stock_dynamic_quantize, sink_dequantize, lift_quantize)
-"""Quantisations where products read them and kernels write them, and weights of 8 bits as products
-read them. A weight that is not folded yet would be taken for one of run time, so products of
-integers come later."""
+"""Rules that move dequantisations down to products and quantisations up to kernels. Products of
+integers come later: a weight that is not folded yet would count as dynamic."""
 
 EIGHT_BITS = (*SIMPLE, fold_dequantize, weight_only_matmul)
-"""What no product of integers has taken: biases, and weights of products of floats."""
+"""Rules for quantised constants that no integer product took: biases, weights of float products."""
 
 
 def integers(decisions: DecisionLog) -> tuple[Rule, ...]:
-    """Products and means of quantised tensors, in integers."""
+    """Rules that compute products and means of quantised tensors in integers."""
     products = integer_products(decisions), row_scales(decisions)
     return (*SIMPLE, integer_mean, *products, narrow_conv_weights)
 
@@ -121,7 +120,8 @@ def phases(
 ) -> dict[Phase, list[Pass]]:
     """Every pass by phase, in the order in which they run.
 
-    If `meaning`, region functions mean what they did when their weights are packed.
+    If `meaning`, region functions unpack their weights and keep their meaning when weights are
+    packed.
     """
     machine = options.machine
     fuse, coarse = options.fusion != "none", options.fusion == "coarse"
@@ -192,7 +192,7 @@ def phases(
             shapes.plain_views(),
             relax.backend.DispatchSampling(),
             schedule_generic.legalize_operators(),
-            relax.backend.DispatchSortScan(),  # what has no legalisation, such as topk
+            relax.backend.DispatchSortScan(),  # operators without a legalisation, such as topk
             axes.reduction_identities(),
             numbers.bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
@@ -239,5 +239,5 @@ def phases(
 
 
 def only_if(condition: bool, each: Pass) -> list[Pass]:
-    """A pass that some options leave out."""
+    """A list of the pass, or an empty list if the condition is False."""
     return [each] if condition else []

@@ -1,4 +1,4 @@
-"""PipelineOptions: what the passes need to know, and the part of it that users choose."""
+"""PipelineOptions: the parameters of the passes, and those among them that users choose."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FAST_MATH_LEVELS = ("off", "default", "on")
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions:
-    """What users choose about the code of any target; `tvm_hybrid.CompileOptions` explains it.
+    """Code options that users choose for any target; `tvm_hybrid.CompileOptions` explains them.
 
     Attributes
     ----------
     precision : str
-        One of PRECISIONS: in which type products are computed.
+        One of PRECISIONS: the type in which products are computed.
     fusion : str
-        One of FUSION_LEVELS: what may become one kernel.
+        One of FUSION_LEVELS: which operators may become one kernel.
     fast_math : str
-        One of FAST_MATH_LEVELS: which results may round otherwise, to be faster.
+        One of FAST_MATH_LEVELS: which results may be rounded differently, for speed.
 
     Raises
     ------
@@ -53,13 +53,13 @@ class CodeOptions:
         check_option("fast_math", self.fast_math, FAST_MATH_LEVELS, "fast_math level")
 
     def code(self) -> dict[str, Any]:
-        """These options by name, for what else has them."""
+        """These options by name, for other classes with these options."""
         return {"precision": self.precision, "fusion": self.fusion, "fast_math": self.fast_math}
 
 
 @dataclass(frozen=True)
 class PipelineOptions(CodeOptions):
-    """What the passes need to know; `precision`, `fusion` and `fast_math` are keywords.
+    """The parameters of the passes; `precision`, `fusion` and `fast_math` are keywords.
 
     Attributes
     ----------
@@ -68,28 +68,28 @@ class PipelineOptions(CodeOptions):
     threads : int
         Threads that one parallel region may use; 1 builds serial kernels.
     lookup : callable or None
-        (region, machine) -> (config, where it comes from), or None where no record fits.
+        (region, machine) -> (config, its origin), or None if no record fits.
     strict : bool
         Whether a matmul, convolution or normalisation that no template takes is an error.
     dump_ir : Path or None
         Folder that receives the IR after every pass.
     suffix : str
-        What the names of all kernels end with.
+        Suffix of the names of all kernels.
     layouts : callable or None
-        A block's layout problem -> the labels of its operators, or None where there are none that
-        are better than those that move the fewest bytes.
+        A block's layout problem -> the labels of its operators, or None to use the labels with the
+        fewest moved bytes.
     arrange : callable or None
-        A contraction of a program without operators -> how it is arranged, or None where there is
-        nothing better than the estimate.
+        A contraction from a TIR function or an einsum -> its arrangement, or None to use the
+        estimate.
     open_weights : bool
-        Whether parameters behind the first `num_input` of a function are weights that are known
-        before a run: those of products are packed by operators on them alone, as weights of
-        convolutions always are, and convolutions by them may use Winograd's algorithm.
+        Whether parameters after the first `num_input` of a function are weights, known before a
+        run. Operators on them alone then pack the weights of products, as they always do for
+        convolutions, and convolutions with these weights may use Winograd's algorithm.
     entry_checks : bool
-        Whether functions check their inputs as those of TVM's own pipeline do, with its errors,
-        even where kernels refuse the same arguments.
+        Whether functions check their inputs as those of TVM's own pipeline do, with TVM's errors,
+        even if kernels refuse the same arguments.
     kernels : KernelStore or None
-        Where machine code of kernels is looked for, and kept.
+        Where compiled machine code of kernels is looked up and stored.
     """
 
     target: Target
@@ -111,14 +111,14 @@ class PipelineOptions(CodeOptions):
 
 
 def check_option(argument: str, value: object, known: Sequence[str], what: str = "") -> None:
-    """Refuses a value that is not among those known.
+    """Refuses an unknown value of an option.
 
-    `what` is what the message calls the option; by default as its argument is called.
+    `what` is the option's name in the message; by default the name of its argument.
 
     Raises
     ------
     CompileError
-        Naming those that there are.
+        With the known values.
     """
     if value not in known:
         names = ", ".join(map(repr, known))

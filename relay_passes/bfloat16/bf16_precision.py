@@ -1,4 +1,4 @@
-"""Where a bfloat16 program rounds: in products, and in casts where they cost least."""
+"""Where a bfloat16 program rounds: in products, and in casts moved to where they cost least."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .widening import NARROW, WIDE
 
 
 def bf16_precision(convolutions: bool = True) -> Rule:
-    """Makes the rule: f32 products and convolutions take bfloat16 operands, and give f32.
+    """Makes the rule: f32 products and convolutions take bfloat16 operands and return f32.
 
     Before
 
@@ -34,16 +34,16 @@ def bf16_precision(convolutions: bool = True) -> Rule:
     Both operands are rounded to nearest even, constants at compile time. A product of two bfloat16
     numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
     Normalisations, softmax, residuals and biases stay f32. `raise_casts` moves the casts to where
-    they cost least. These stay as they are: products of unknown shape, of a vector, or of a weight
+    they cost least. These are not changed: products of unknown shape, of a vector, or of a weight
     that is decoded from a smaller type (their template may round, see `partition`); convolutions
-    whose channels are not last, and those of each channel alone whose weight is not a constant.
-    Where there are no instructions for products of bfloat16, all convolutions do, and those of one
-    pixel that have become products: widening operands would make them slower than those of f32.
+    whose channels are not last; depthwise convolutions whose weight is not a constant. On a CPU
+    without instructions for products of bfloat16, neither convolutions nor the products that
+    replaced pointwise ones are changed: widening their operands would make them slower than f32.
 
     Parameters
     ----------
     convolutions : bool
-        Whether convolutions take bfloat16, too.
+        Whether convolutions take bfloat16 operands, too.
     """
 
     @rule("relax.matmul", *CONVOLUTIONS)
@@ -60,8 +60,8 @@ def bf16_precision(convolutions: bool = True) -> Rule:
 
 
 def _takes_bf16(graph: DataflowGraph, call: relax.Call) -> bool:
-    """Whether a product or convolution is one of f32 that our templates know."""
-    if is_convolution(call):  # with channels last
+    """Whether an f32 product or convolution is one that our templates know."""
+    if is_convolution(call):  # only with channels last
         weight = static_tensor(call.args[1])
         if weight is None or output_channels(call) != -1:
             return False
@@ -75,7 +75,7 @@ def _takes_bf16(graph: DataflowGraph, call: relax.Call) -> bool:
 
 
 def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether a value is computed from constants only: a weight kept in a smaller type."""
+    """Whether a value is computed only from constants, as a weight stored in a smaller type is."""
     if not isinstance(expr, relax.Var):
         return False
     pending, seen = [expr], set()
@@ -109,7 +109,7 @@ def bits_entry(mod: IRModule) -> IRModule:
     NumPy cannot pass arrays as bfloat16, but it can pass their bits as uint16. A view made inside
     the model takes a tenth of the time of one made in Python.
 
-    It comes before operators are legalised.
+    It must run before operators are legalised.
     """
     names = [gvar.name_hint for gvar in mod.get_global_vars()]
     if MAIN not in names or BITS_ENTRY in names:
@@ -134,7 +134,7 @@ def bits_entry(mod: IRModule) -> IRModule:
         for number, ty in enumerate(results):
             if _is_bfloat16(ty):
                 if not isinstance(ty.shape, relax.ShapeExpr):
-                    # Sizes depend on data: a view has to know them.
+                    # Sizes depend on data: a view needs them.
                     sizes = [tirx.Var(f"size{i}", "int64") for i in range(ty.ndim)]
                     known = relax.TensorType(sizes, str(ty.dtype))
                     bits[number] = builder.match_cast(bits[number], known)
@@ -151,8 +151,7 @@ _ALSO_MOVE = ("relax.repeat", "relax.tile")
 
 
 def raise_casts(kind: str = NARROW) -> Rule:
-    """Makes the rule that moves casts to a narrow type up to what computes the value, so that it is
-    stored so.
+    """Makes the rule that moves casts to a narrow type up, so that values are stored in that type.
 
     Before
 
@@ -164,7 +163,7 @@ def raise_casts(kind: str = NARROW) -> Rule:
     After
 
         lv = R.add(y, const_b)
-        lv1 = R.astype(lv, "bfloat16")                  # taken into the store of what computes lv
+        lv1 = R.astype(lv, "bfloat16")                  # part of the store of the kernel of lv
         lv2 = R.reshape(lv1, [1, 128, 12, 32])
         lv3 = R.permute_dims(lv2, [0, 2, 1, 3])
 
@@ -173,20 +172,20 @@ def raise_casts(kind: str = NARROW) -> Rule:
     readers of a value share one cast.
 
     The input of a convolution (or of a product of pixels [N, H, W, C]) is large, and a residual
-    connection often reads it again. It is stored as bfloat16 only, and all readers take that:
+    connection often reads it again. It is stored only as bfloat16, and all readers use that:
 
         lv = R.nn.relu(y)                               # read by a convolution and by R.add
         lv1 = R.astype(lv, "bfloat16")
         lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
 
-    Other libraries also keep values between convolutions in bfloat16. Results of the model are not
-    rounded. Casts to float16 are raised alike; convolutions of float16 are f32. `open_tuples` is in
-    the same group, for parts of a split.
+    Other libraries also keep values between convolutions in bfloat16. Outputs of the model are not
+    rounded. Casts to float16 are raised, too; convolutions of float16 are f32. `open_tuples` must
+    be in the rule's group, to resolve parts of a split.
 
     Parameters
     ----------
     kind : str
-        To which type: "bfloat16" or "float16".
+        The narrow type: "bfloat16" or "float16".
     """
 
     def rewrite(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
@@ -211,7 +210,7 @@ def raise_casts(kind: str = NARROW) -> Rule:
             block.at(x)
             stored = block.emit(relax.op.astype(block.emit(above), kind))
             return relax.op.astype(stored, WIDE)
-        if isinstance(above, relax.TupleGetItem):  # the casts of the parts then meet these
+        if isinstance(above, relax.TupleGetItem):  # the casts of the parts then follow casts to f32
             whole, split = above.tuple_value, graph.definition(above.tuple_value)
             if not isinstance(whole, relax.DataflowVar) or not is_only_cast(whole):
                 return None
@@ -234,7 +233,7 @@ def raise_casts(kind: str = NARROW) -> Rule:
 
 
 def _is_cast(value: relax.Expr, kind: str) -> bool:
-    """Whether an expression rounds a f32 variable to a narrow type."""
+    """Whether an expression rounds an f32 variable to a narrow type."""
     if not is_call(value, "relax.astype") or not isinstance(value.args[0], relax.Var):
         return False
     source = region_tensor(value.args[0])
@@ -242,21 +241,21 @@ def _is_cast(value: relax.Expr, kind: str) -> bool:
 
 
 def _passes(graph: DataflowGraph, value: relax.Expr, image: bool) -> bool:
-    """Whether an operator may move narrow values; `image` if a convolution reads its result."""
+    """Whether an operator can move narrow values; `image`: a convolution reads its result."""
     if isinstance(value, relax.TupleGetItem):
         return is_call(graph.definition(value.tuple_value), "relax.split")
     if is_call(value, "relax.concat"):
         parts = moving.parts_of_concat(value)
         return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
     if is_call(value, "relax.strided_slice") or (image and is_call(value, "relax.permute_dims")):
-        return value.args[0] in graph.position  # what is computed has a store to cast in
+        return value.args[0] in graph.position  # a value computed here has a store that can cast
     lifts = moving.moves_all(value) or moving.picks_largest(value)
     lifts = lifts or is_call(value, "relax.split", *_ALSO_MOVE)
     return lifts and isinstance(value.args[0], relax.Var)
 
 
 def _is_image(graph: DataflowGraph, var: relax.Expr) -> bool:
-    """Whether a convolution reads a value, or a product of pixels, perhaps cast and moved."""
+    """Whether a convolution or a product of pixels reads a value, perhaps cast and moved."""
     if not isinstance(var, relax.DataflowVar):
         return False
     for user in graph.users_of(var):

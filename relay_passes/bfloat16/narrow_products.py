@@ -1,4 +1,4 @@
-"""Products of bfloat16 and float16: their operands as they were before they were widened."""
+"""Products of bfloat16 and float16: they read their operands before these are widened."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .widening import HALF, NARROW, WIDE, KeepsHalf
 
 
 def narrow_products(kind: str = NARROW) -> Rule:
-    """Makes the rule: products of values that were widened from bfloat16 read them as they were.
+    """Makes the rule: products of values that were widened from bfloat16 read the narrow values.
 
-    It comes before what computes the type in float32.
+    It must run before passes that compute bfloat16 values in float32.
 
     Before
 
@@ -51,12 +51,12 @@ def narrow_products(kind: str = NARROW) -> Rule:
         lv4 = R.matmul(lv3, v, out_dtype="float32")
         gv = R.astype(lv4, "bfloat16")
 
-    Convolutions of widened images and weights are rewritten likewise. torch.export writes the
-    attention of a bfloat16 model so: all of it in float32, rounded once. A product of two bfloat16
-    numbers is exact in float32, so the scores lose nothing. Weights out of a softmax are rounded
-    where the values are bfloat16 and the result will be, as in all attention of bfloat16 models: an
-    error of 2^-9 of each weight beside one of 2^-9 of the result. With `kind="float16"` the same is
-    done with float16.
+    Convolutions of widened images and weights are rewritten, too. torch.export writes the attention
+    of a bfloat16 model like this: all of it in float32, rounded once. A product of two bfloat16
+    numbers is exact in float32, so the scores lose nothing. The softmax's results are rounded if
+    the values are bfloat16 and the product will be, as in all attention of bfloat16 models: an
+    error of 2^-9 of each weight besides an error of 2^-9 of the result. With `kind="float16"` the
+    rule applies to float16.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def narrow_products(kind: str = NARROW) -> Rule:
             x, w = (_exactly(graph, arg, kind) for arg in call.args)
             return None if x is None or w is None else with_args(call, [x, w], out_dtype=WIDE)
         left, right = (_widened(graph, arg, kind) for arg in call.args)
-        if left is not None and right is None and kind == HALF:  # a weight that was folded
+        if left is not None and right is None and kind == HALF:  # a weight that was constant-folded
             weight = _exactly(graph, call.args[1], kind)
             right = None if weight is None else Scaled(weight)
         if right is None:
@@ -96,11 +96,11 @@ def narrow_products(kind: str = NARROW) -> Rule:
 
 
 def _exactly(graph: DataflowGraph, expr: relax.Expr, kind: str) -> relax.Expr | None:
-    """The same numbers in the narrow type; None if they were not that."""
+    """A value in the narrow type; None if it is not exactly representable or not widened."""
     if isinstance(expr, ir.GenericConst):
         array, narrow = array_of(expr.value), np.dtype(getattr(ml_dtypes, kind, kind))
         with np.errstate(over="ignore"):
-            for part in (array.reshape(-1)[:_FEW], array):  # few show it of most weights
+            for part in (array.reshape(-1)[:_FEW], array):  # a few numbers rule out most weights
                 numbers = part.astype(narrow)
                 if not np.array_equal(numbers.astype(np.float32), part):
                     return None
@@ -110,7 +110,7 @@ def _exactly(graph: DataflowGraph, expr: relax.Expr, kind: str) -> relax.Expr | 
 
 
 def _widened(graph: DataflowGraph, expr: relax.Expr, kind: str) -> Scaled | None:
-    """Narrow numbers times a factor that a f32 value is, perhaps moved; None if it is not."""
+    """An f32 value as narrow numbers times a factor, perhaps moved; None if it has no such form."""
     call = graph.definition(expr)
     if not isinstance(call, relax.Call):
         return None
@@ -125,7 +125,7 @@ def _widened(graph: DataflowGraph, expr: relax.Expr, kind: str) -> Scaled | None
 
 
 def _widens(call: relax.Expr, kind: str) -> bool:
-    """Whether an expression makes float32 of the narrow type."""
+    """Whether an expression casts the narrow type to float32."""
     if not is_call(call, "relax.astype") or str(call.attrs.dtype) != WIDE:
         return False
     return str(call.args[0].ty.dtype) == kind
@@ -136,7 +136,7 @@ def _narrows(call: relax.Expr, kind: str) -> bool:
 
 
 def _is_of_softmax(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether a value is a softmax, perhaps with rows of zeros."""
+    """Whether a value is a softmax, perhaps moved or with rows set to zero."""
     call = graph.definition(expr)
     while moves_all(call) or is_call(call, "relax.where"):
         call = graph.definition(call.args[2 if is_call(call, "relax.where") else 0])
@@ -147,45 +147,45 @@ def _is_of_softmax(graph: DataflowGraph, expr: relax.Expr) -> bool:
 #
 #     lv = R.matmul(x, const_w)      # float16, 128x768x768
 #     Granite Rapids:      True      # R.matmul(x, const_w, out_dtype="float32") on tiles of fp16
-#     any other CPU:       False     # R.matmul(R.astype(x, "float32"), const_w', ...) as ever
+#     any other CPU:       False     # R.matmul(R.astype(x, "float32"), const_w', ...)
 #
-# Only products of known sizes are asked about: those by constant weights, those of batches of two
-# activations, and convolutions by constant weights in one group. Few rows of a batch stay f32: such
-# an attention reads keys and values where they are stored.
+# Only products of static shape are considered: those with constant weights, batches of products of
+# two activations, and convolutions with constant weights in one group. Batches of few rows stay
+# f32: such an attention reads keys and values where they are stored.
 
 
-_FEW = 64  # elements of a constant that are looked at first
+_FEW = 64  # elements of a constant to look at first
 
 HALF_PRODUCT = "float16 product"  # the "operator" of a decision
-SLOWER = "they are not estimated to be enough faster for these sizes"
+SLOWER = "tiles are estimated to be too little faster for these sizes"
 
 
 def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
-    """Tells, for a machine, whether a product's operands stay float16; notes why others do not."""
+    """Makes a function that decides which products' operands stay float16, and notes why."""
     if not matmul.multiplies_half(machine):
         return lambda graph, call: False
     weighted = functools.cache(functools.partial(matmul.weighted_half_pays, machine))
     batched = functools.cache(functools.partial(matmul.batched_half_pays, machine))
 
     def reason_for(graph: DataflowGraph, call: relax.Call) -> str | None:
-        """Why a product is not for tiles; None if it is."""
+        """Why a product does not run on tiles; None if it does."""
         tensors = [static_tensor(each) for each in (*call.args, call)]
         shapes = [each.shape for each in tensors if each is not None]
         if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
-            return "a size is not known, or 0, or an operand is a vector"
+            return "a size is dynamic or 0, or an operand is a vector"
         a, b, output = shapes
         if is_call(call, "relax.matmul") and len(b) > 2:
             if a[-2] <= MOST_QUERIES:
-                return "few rows of a batch"
+                return "the matrices of its batch have few rows"
             return None if batched(a, b, output) else SLOWER
         if not _is_constant(graph, call.args[1]):
-            return "a weight that is no constant"
+            return "the weight is not a constant"
         if is_call(call, "relax.matmul"):
             return None if weighted(math.prod(a[:-1]), b[1], b[0]) else SLOWER
         region = _region_of(call, shapes)
         if region is None:
             return "a convolution in groups"
-        if traits.has_one_tap(call):  # a product of pixels
+        if traits.has_one_tap(call):  # a matrix product of pixels
             *_, inputs, outputs = region.inputs[1].shape
             pays = weighted(math.prod(output) // outputs, outputs, inputs)
         else:
@@ -214,9 +214,9 @@ def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
 
 
 def _region_of(call: relax.Call, shapes: Sequence[tuple[int, ...]]) -> Region | None:
-    """A convolution of one group as it will be, channels last; None if it is another one.
+    """A convolution of one group as a region with channels last; None for any other convolution.
 
-    `shapes` are those of its operands and its result.
+    `shapes` are the shapes of its operands and its result.
     """
     attrs, name = call.attrs, op_name(call)
     if name not in traits.CHANNELS_LAST or int(attrs.groups) != 1:

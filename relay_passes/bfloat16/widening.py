@@ -1,4 +1,4 @@
-"""Widening: a block under construction, where values of a narrow type are computed in f32."""
+"""Widening: rewrites a block so that values of a narrow type are computed in f32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relay_passes.ir.traits import SCATTERS, SUMMING, is_convolution, is_transpo
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")
-# Products read the results of norms as bfloat16, and so does all else then.
+# Products read the results of norms as bfloat16, so all other readers use that, too.
 _NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
@@ -31,43 +31,44 @@ def arguments_of(value: relax.Expr) -> list[relax.Expr]:
 
 
 def is_product(value: Any) -> bool:
-    """Whether an expression is a matrix product or a convolution that kernels of ours know."""
+    """Whether an expression is a matrix product or convolution that our kernels compute."""
     return op_name(value) == "relax.matmul" or (is_convolution(value) and not is_transposed(value))
 
 
 def is_sum(value: Any) -> bool:
-    """Whether an expression is another operator that sums, or multiplies, any number of terms."""
+    """Whether an expression is any other operator that sums or multiplies terms."""
     name = op_name(value)
     if name == "relax.index_put":
         return bool(value.attrs.accumulate)
-    if name in SCATTERS:  # others put elements in the place of those that are there
+    if name in SCATTERS:  # other reductions replace elements
         return str(value.attrs.reduction) in ("add", "mul", "mean")
     return name in SUMMING and not moves(value)
 
 
 @dataclass
 class Widening:
-    """A block under construction, where a narrow value exists as such, as f32, or as both.
+    """A block under construction; a value of narrow type may exist as narrow, as f32, or as both.
 
     Attributes
     ----------
     products : str
-        Type of the operands of products.
+        Type of the operands of matrix products.
     kind : str
         The narrow type.
     narrow, wide : dict
-        Variable of the old block -> the value as it was, as f32.
+        Variable of the old block -> its value in the narrow type; its value in f32.
     sums : set
-        f32 products of narrow operands, perhaps with a bias, and what else one operator makes of
-        widened values, perhaps moved: rounded, they are what a narrow operator gives.
+        f32 values that, once rounded, equal the result of one narrow operator: products of narrow
+        operands, perhaps with a bias, and results of one operator on widened values; all perhaps
+        moved.
     widened : set
-        f32 variables that the model itself makes of narrow ones.
+        f32 variables that the model itself widens from narrow ones.
     fixed : set
-        Variables that follow from constants alone.
+        Variables that depend on constants only.
     activations : dict
-        Variable that is an activation, written out -> what it may be one of.
+        Variable that is a written-out activation -> its possible arguments.
     keeps : callable
-        Product -> whether its operands are narrow whatever the others' are.
+        Product -> whether its operands stay narrow regardless of `products`.
     """
 
     products: str
@@ -83,7 +84,7 @@ class Widening:
     keeps: Callable[[relax.Call], bool] = lambda call: False
 
     def holds(self, expr: relax.Expr) -> bool:
-        """Whether a value is a narrow tensor, or a tuple with one in it."""
+        """Whether a value is a narrow tensor, or a tuple that contains one."""
         return self._is_narrow(expr.ty)
 
     def _is_narrow(self, ty: ir.Type) -> bool:
@@ -92,7 +93,7 @@ class Widening:
         return isinstance(ty, relax.TensorType) and str(ty.dtype) == self.kind
 
     def rewrite(self, var: relax.Var, value: Any) -> None:
-        """Adds what an old binding becomes."""
+        """Adds the replacement of an old binding."""
         name = op_name(value)
         arguments = arguments_of(value)
         if not (self.holds(var) or any(map(self.holds, arguments))):
@@ -108,7 +109,7 @@ class Widening:
             if whole not in self.wide:
                 self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), value.index))
             else:
-                # What is not narrow is of another type, such as the indices of largest elements.
+                # Other items have other types, such as the indices of largest elements.
                 bind = self._bind_wide if self.holds(var) else self.block.bind
                 bind(var, relax.TupleGetItem(self.wide[whole], value.index))
         elif name == "relax.astype":
@@ -124,7 +125,7 @@ class Widening:
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
-        if self.holds(var) and source in self.sums:  # how a narrow operator is imported
+        if self.holds(var) and source in self.sums:  # importers write narrow operators like this
             self.wide[var] = source
             if not isinstance(var, relax.DataflowVar):
                 self._bind_narrow(var, self._rounded(source, var.ty))
@@ -139,7 +140,7 @@ class Widening:
             self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
 
     def _note(self, var: relax.Var, value: Any) -> None:
-        """Remembers what a f32 value is of values that the model widens."""
+        """Notes how an f32 value depends on values that the model widens."""
         if isinstance(value, relax.TupleGetItem):
             if value.tuple_value in self.sums:
                 self.sums.add(var)
@@ -152,7 +153,7 @@ class Widening:
                 self.sums.add(var)
 
     def _is_rounded_alike(self, var: relax.Var, value: relax.Call) -> bool:
-        """Whether a f32 value, rounded, is what one narrow operator gives."""
+        """Whether an f32 value, once rounded, equals the result of one narrow operator."""
         if moves(value) and value.args[0] in self.sums:
             return True
         if not self.widened.isdisjoint(self.activations.get(var, ())):
@@ -162,14 +163,14 @@ class Widening:
                 constant = isinstance(other, ir.GenericConst)
                 if one in self.sums and (constant or other in self.widened):
                     return True
-        # One operator of widened values: how narrow operators are imported.
+        # One operator on widened values: importers write narrow operators like this.
         if op_name(value) in ("relax.astype", *(_NORMS if self.kind == NARROW else ())):
             return False
         given = self._given(value)
         return bool(given) and self.widened.issuperset(given)
 
     def _given(self, value: relax.Call) -> list[relax.Expr]:
-        """The tensors and tuples that an operator reads and that are not fixed."""
+        """The tensors and tuples that an operator reads, without those in `fixed`."""
         kinds = (relax.TensorType, relax.TupleType)
         return [
             arg
@@ -197,9 +198,9 @@ class Widening:
             self._keep(var, call)
 
     def _compute(self, var: relax.Var, call: relax.Call) -> None:
-        """An operator on f32; as it was if it does not give f32 then."""
+        """Computes an operator in f32; keeps the binding if its result would not be f32."""
         arguments = [self._wide(arg) if self.holds(arg) else arg for arg in call.args]
-        # The attribute that says in which type a call sums, if that is the narrow one.
+        # The attributes that name the type in which a call sums, if it is the narrow type.
         names = ("dtype", "out_dtype") if is_sum(call) else ()
         narrow = [name for name in names if str(getattr(call.attrs, name, "")) == self.kind]
         changed: dict[str, Any] = dict.fromkeys(narrow, WIDE)
@@ -218,7 +219,7 @@ class Widening:
             self._bind_wide(var, applied)
 
     def _keep(self, var: relax.Var, value: relax.Expr) -> None:
-        """The binding as it was, on narrow values."""
+        """Keeps a binding, on narrow values."""
         if isinstance(value, relax.Call):
             arguments = [self._narrow(arg) if self.holds(arg) else arg for arg in value.args]
             value = with_args(value, arguments)
@@ -239,7 +240,7 @@ class Widening:
             self._bind_narrow(var, self._rounded(self.wide[var], var.ty))
 
     def _narrow(self, expr: relax.Expr) -> relax.Expr:
-        """A value as it was."""
+        """A value in its old type."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._narrow(each) for each in expr.fields])
         if not isinstance(expr, relax.Var) or expr not in self.wide:
@@ -250,7 +251,7 @@ class Widening:
         return self.narrow[expr]
 
     def _rounded(self, wide: relax.Expr, ty: ir.Type) -> relax.Expr:
-        """A f32 tensor rounded; of a tuple each item that is narrow in its type."""
+        """A f32 tensor rounded; for a tuple, each item whose type is narrow."""
         if not isinstance(ty, relax.TupleType):
             return relax.op.astype(wide, self.kind)
         items = [self.block.emit(relax.TupleGetItem(wide, i)) for i in range(len(ty.fields))]
@@ -293,16 +294,16 @@ class Widening:
 #     gv = R.astype(lv4, "bfloat16")
 #
 # A bfloat16 model means a rounding after every operator. Here, values between two operators stay
-# f32, which is at least as precise (oneDNN and OpenVINO do the same). Results of norms are rounded,
-# as products read them. Casts that the model itself contains do round, but for those around a
-# single operator that is no norm: importers write operators of bfloat16 so. With
-# `products="float32"` the operands of products are f32 too, with `convolutions` those of
+# f32, which is at least as precise (oneDNN and OpenVINO do that, too). Results of norms are
+# rounded, as products read them. Casts that the model itself contains do round, except those around
+# a single operator that is no norm: importers write bfloat16 operators like that. With
+# `products="float32"` the operands of products are f32 too, with `convolutions="float32"` those of
 # convolutions. Operators that only move elements move bfloat16 if the value is stored in it.
 #
-# `widen_f16` does the same for float16 models with products or sums: reductions, pools, norms,
-# softmax. Operands of products become f32, but where AMX tiles multiply float16 and are faster
-# (`half_products`). There, casts around a norm do not round, nor those around an activation that is
-# written out. So no sum overflows that is divided later, as that of a mean:
+# `widen_f16` widens float16 models with products or sums: reductions, pools, norms, softmax.
+# Operands of products become f32, except where AMX tiles multiply float16 and are faster
+# (`half_products`). In float16 models, casts around a norm or around a written-out activation do
+# not round either. So no sum overflows that is divided later, like the sum of a mean:
 #
 #     lv = R.multiply(x, x)               # all float16; 300 * 300 is inf
 #     gv = R.sqrt(R.mean(lv))
@@ -315,12 +316,12 @@ FindActivations = Callable[[DataflowGraph], Mapping[relax.Var, Sequence[relax.Ex
 
 
 def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transform.Pass:
-    """The pass; it needs A-normal form, and leaves modules without bfloat16 as they are.
+    """The pass; it needs A-normal form, and does not change modules without bfloat16.
 
     Parameters
     ----------
     products, convolutions : str
-        Type of the operands of matrix products, of convolutions: "bfloat16" or "float32".
+        Type of the operands of matrix products and of convolutions: "bfloat16" or "float32".
     """
     return block_pass(
         "tvm_hybrid.widen_bf16", lambda graph: _rewrite(graph, Widening(products, convolutions))
@@ -330,12 +331,12 @@ def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transfo
 def widen_f16(
     activations: FindActivations = lambda _: {}, keeps: KeepsHalf = lambda graph, call: False
 ) -> ir.transform.Pass:
-    """The pass for float16; it leaves blocks without products and sums of it as they are.
+    """The pass for float16; it does not change blocks without float16 products or sums.
 
     Parameters
     ----------
     activations : callable
-        A block -> each variable that is an activation, written out, and what it may be one of.
+        A block -> each variable that is a written-out activation, and its possible arguments.
     keeps : callable
         (block, product) -> whether its operands stay float16.
     """
@@ -358,7 +359,7 @@ def widen_f16(
 
 
 def _rewrite(graph: DataflowGraph, widening: Widening) -> list[relax.Binding] | None:
-    """The new bindings; None if nothing is narrow, or a binding is no plain assignment."""
+    """The new bindings; None if nothing is narrow, or if a binding is a match cast."""
     plain = all(isinstance(binding, relax.VarBinding) for binding in graph.bindings)
     touched = any(
         widening.holds(expr)

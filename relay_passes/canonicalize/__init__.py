@@ -1,4 +1,4 @@
 """Writes every formula in one standard form: passes that recognise, fold and simplify.
 
-In: Relax as imported. Out: the same values, computed by operators that later passes know.
+In: Relax as imported. Out: the same values, computed by operators that later passes recognise.
 """

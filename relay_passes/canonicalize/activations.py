@@ -37,8 +37,8 @@ from relay_passes.ir.traits import QUANTIZING
 from .normalizations import recognize_norms
 
 _X, _CLIP = "x", "clip"
-_INSIDE = 4  # operators between x and the clip, at most
-_OUTSIDE = 5  # operators after the clip, at most
+_INSIDE = 4  # most operators between x and the clip
+_OUTSIDE = 5  # most operators after the clip
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Clip:
         return _Clip(self.x, self.scale, self.shift + term, self.low + term, self.high + term)
 
     def emit(self, block: Bindings) -> relax.Expr:
-        """Writes it, in two to four operators."""
+        """Emits it, as one to three operators; the last is not bound yet."""
         value = self.x
         if self.scale != 1.0:
             value = block.emit(relax.op.multiply(value, relax.const(self.scale, "float32")))
@@ -79,7 +79,7 @@ class _Activation:
     shift: float = 0.0
 
     def emit(self, block: Bindings) -> relax.Expr:
-        """Writes it; only its last operator is not bound yet."""
+        """Emits it; only its last operator is not bound yet."""
         value = self.clip.emit(block)
         if self.gated:
             value = relax.op.multiply(self.clip.x, block.emit(value))
@@ -109,15 +109,15 @@ def recognize_activations(graph: RuleGraph, block: Bindings, _: relax.Expr) -> r
         lv3 = R.multiply(x, lv2)
         gv = R.add(lv3, R.const(b))
 
-    s x clip(p x + q, low, high) + t is x clip(s p x + s q, s low, s high) + t: four instructions in
-    place of eight. Likewise s clip(p x + q, low, high) + t becomes one clip. Factors and terms may
+    s x clip(p x + q, low, high) + t is x clip(s p x + s q, s low, s high) + t: four instructions
+    instead of eight. s clip(p x + q, low, high) + t becomes one clip, too. Factors and terms may
     have any order and grouping. A formula that begins or ends with integers stays as it is, because
     its roundings decide ties.
     """
     found: dict[relax.Var, _Activation] = {}
     for clip in _clips(graph, block.var):
         for result, form in _forms(graph, block.var, clip):
-            # Not if it is what it is to become.
+            # Only if the form changes.
             if form.clip != clip if form.gated else (clip.scale, clip.shift) != (1.0, 0.0):
                 found[result] = form
     for result in reversed(downstream(graph, block.var, _OUTSIDE) if found else []):
@@ -128,7 +128,7 @@ def recognize_activations(graph: RuleGraph, block: Bindings, _: relax.Expr) -> r
 
 
 def formulas(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
-    """The values that are an activation or a norm, written out, and what each is of."""
+    """Maps values that are a written-out activation or norm to its possible arguments."""
     found: dict[relax.Var, list[relax.Expr]] = {}
     for binding in graph.bindings:
         for clip in _clips(graph, binding.var):
@@ -147,14 +147,14 @@ def formulas(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
 def _forms(
     graph: DataflowGraph, var: relax.Var, clip: _Clip
 ) -> Iterator[tuple[relax.Var, _Activation]]:
-    """The variables after a clip that are activations."""
+    """The variables after a clip that are activations of it, and their forms."""
     names = {clip.x: _X, var: _CLIP}
     gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
     for result in downstream(graph, var, _OUTSIDE):
         if not is_f32(result) or not same_shape(result, clip.x):
             continue
         if any(op_name(graph.value(user)) in QUANTIZING for user in graph.users_of(result)):
-            continue  # it becomes integers at once
+            continue  # it is quantised directly
         form = expand(graph, result, names.get)
         gated = gate in form
         product = gate if gated else alone
@@ -168,7 +168,7 @@ def _forms(
 
 
 def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
-    """A value as clip(scale * x + shift, low, high), for every x that it can be said of."""
+    """A value as clip(scale * x + shift, low, high), once for every possible x."""
     if not is_f32(var):
         return
     bounds = _bounds(graph, var)
@@ -194,7 +194,7 @@ def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
 
 
 def _bounds(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Expr, float, float] | None:
-    """(u, low, high) of clip(u, low, high), or of the minimum and maximum that make it."""
+    """(u, low, high) of a clip, or of a minimum and maximum that compute it; else None."""
     call = graph.definition(var)
     if is_call(call, "relax.clip"):
         return call.args[0], float(call.args[1].value), float(call.args[2].value)
@@ -212,7 +212,7 @@ def _bounds(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Expr, float, fl
 
 
 def _with_number(call: relax.Expr | None) -> tuple[relax.Expr, float] | None:
-    """The operand that is no number and the other, which is one, of an operator of two."""
+    """The operand and the number of an operator of one value and one number; else None."""
     if not isinstance(call, relax.Call) or len(call.args) != 2:
         return None
     for value, other in (call.args, reversed(call.args)):
@@ -226,7 +226,7 @@ _F = "f"
 _ROOT = math.sqrt(2 / math.pi)
 _HALVES: Polynomial = {monomial((_X, 1.0)): 0.5, monomial((_X, 1.0), (_F, 1.0)): 0.5}
 
-# Inner function: (its argument in x, the whole in x and the inner function, the operator).
+# Inner function: (its argument in x, the whole formula in x and the inner function, the operator).
 _FORMS: dict[str, tuple[Polynomial, Polynomial, Callable[[relax.Expr], relax.Expr]]] = {
     "relax.erf": ({monomial((_X, 1.0)): math.sqrt(0.5)}, _HALVES, relax.op.nn.gelu),
     "relax.tanh": (
@@ -240,13 +240,13 @@ _FORMS: dict[str, tuple[Polynomial, Polynomial, Callable[[relax.Expr], relax.Exp
         relax.op.nn.silu,
     ),
 }
-_INSIDE_gelu = 6  # operators between x and the inner function, at most
-_OUTSIDE_gelu = 4  # operators after the inner function, at most
+_INSIDE_gelu = 6  # most operators between x and the inner function
+_OUTSIDE_gelu = 4  # most operators after the inner function
 
 
 @rule(*_FORMS)
 def recognize_gelu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Recognises gelu (both forms) and silu where an exporter wrote them out.
+    """Recognises written-out gelu (both forms) and silu.
 
     Before
 
@@ -260,9 +260,8 @@ def recognize_gelu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
 
         gv = R.nn.gelu(x)
 
-    Likewise 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) becomes R.nn.gelu_tanh(x), and x *
-    sigmoid(x) becomes R.nn.silu(x). Factors and terms may stand in any order and be grouped in any
-    way.
+    0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) becomes R.nn.gelu_tanh(x), and x * sigmoid(x)
+    becomes R.nn.silu(x). Factors and terms may have any order and grouping.
     """
     inside, outside, operator = _FORMS[op_name(call)]
     inner = block.var
@@ -278,7 +277,7 @@ def recognize_gelu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
 
 
 def _source(graph: DataflowGraph, argument: relax.Expr, form: Polynomial) -> relax.Var | None:
-    """The value x in which the inner function's argument has a form, or None."""
+    """The x for which the argument of the inner function has a form; else None."""
     seen: list[relax.Expr] = [argument]
     level: list[relax.Expr] = [argument]
     for _ in range(_INSIDE_gelu):
@@ -298,7 +297,7 @@ _EXP = "exp"
 
 @rule("relax.add")
 def recognize_elu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Writes ELU with one choice in the place of two ReLUs.
+    """Writes ELU with one choice instead of two ReLUs.
 
     Before
 
@@ -313,7 +312,7 @@ def recognize_elu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
         lv2 = R.multiply(R.subtract(lv, R.const(1.0)), R.const(a))   # not multiplied if a is 1
         gv = R.where(lv1, lv2, x)
 
-    TVM imports torch's ELU so; it reads x twice, and makes an infinity of large x on the way.
+    TVM imports torch's ELU in this form; it reads x twice, and its exp(x) overflows for large x.
     """
     if not is_f32(call):
         return None
@@ -333,13 +332,13 @@ def recognize_elu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 
 
 def _rectified(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
-    """x of relu(x)."""
+    """x, if an expression is relu(x); else None."""
     call = graph.definition(expr)
     return call.args[0] if is_call(call, "relax.nn.relu") else None
 
 
 def _below(graph: DataflowGraph, expr: relax.Expr, x: relax.Expr) -> float | None:
-    """a > 0 of -a * relu(1 - exp(x))."""
+    """a > 0, if an expression is -a * relu(1 - exp(x)); else None."""
     call = graph.definition(expr)
     found = number_factor(call) if isinstance(call, relax.Call) else None
     if found is None or found[1] >= 0:
@@ -386,7 +385,7 @@ def decompose_prelu(_graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
 
 @rule("relax.clip")
 def merge_clips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Merge: a clip of a clip becomes one, and one without limits vanishes.
+    """Merge: a clip of a clip becomes one clip, and a clip without limits is dropped.
 
     Before
 
@@ -397,7 +396,7 @@ def merge_clips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
         gv = R.clip(x, 0, 6)
 
-    torch.export writes hard-swish so.
+    torch.export writes hard-swish in this form.
     """
     limits = _limits(call)
     if limits is None:
@@ -414,7 +413,7 @@ def merge_clips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
 
 def _limits(call: relax.Expr | None) -> tuple[float, float] | None:
-    """Between which numbers a clip of floats puts values; None for anything else."""
+    """(low, high) of a clip of floats; None for anything else."""
     if not is_call(call, "relax.clip") or "float" not in str(call.ty.dtype):
         return None
     low, high = (float(arg.value) for arg in call.args[1:])

@@ -1,4 +1,4 @@
-"""Attention becomes plain operators, with its scale behind the product."""
+"""Attention becomes plain operators, with its scale after the product."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def decompose_attention(_graph: RuleGraph, block: Bindings, call: relax.Call) ->
         lv9 = R.matmul(lv7, lv8)
         gv = R.permute_dims(lv9, [0, 2, 1, 3])
 
-    R.nn.attention_bias adds its bias after the scale; where k and v have fewer heads than q,
-    consecutive heads of q share one. "BottomRight" is what TVM calls it: key j is visible to query
-    i if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is left alone
-    unless M = N and a mask is causal, as TVM defines no other form, and so are symbolic shapes and
-    R.nn.attention_var_len. Operands of bfloat16 have scores in float32, and probabilities rounded.
-    With operands of float16 all is float16, of which `widen_f16` makes float32, unless a bias is
-    float32.
+    R.nn.attention_bias adds its bias after the scale. If k and v have fewer heads than q,
+    consecutive heads of q share one. "BottomRight" has TVM's meaning: key j is visible to query i
+    if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is not decomposed
+    unless M = N and the mask is causal, as TVM defines no other form. Symbolic shapes and
+    R.nn.attention_var_len are not decomposed either. Operands of bfloat16 have scores in float32,
+    and rounded probabilities. With operands of float16 everything is float16, which `widen_f16`
+    changes to float32, unless a bias is float32.
 
-    This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
-    [B, H, S, D], which cancel those here (`compose_views`).
+    scaled_dot_product_attention arrives from PyTorch in this form, too: between permutations of [B,
+    H, S, D], which cancel those here (`compose_views`).
     """
     tensors = [static_tensor(arg) for arg in call.args]
     known = [tensor for tensor in tensors if tensor is not None]
@@ -71,14 +71,14 @@ def decompose_attention(_graph: RuleGraph, block: Bindings, call: relax.Call) ->
 
 
 def _plain(block: Bindings, call: relax.Call, q: Tensor, v: Tensor) -> relax.Var:
-    """Everything but the last permutation."""
+    """All operators but the last permutation."""
     queries, heads, keys = q.shape[1], q.shape[2], v.shape[1]
 
     def turned(number: int, order: list[int]) -> relax.Var:
         return block.emit(relax.op.permute_dims(call.args[number], order))
 
     def repeated(value: relax.Var) -> relax.Var:
-        """Heads of k or v, each as often as heads of q share it."""
+        """Heads of k or v, each repeated for the heads of q that share it."""
         batch, groups, *matrix = known_tensor(value).shape
         if groups == heads:
             return value
@@ -122,7 +122,7 @@ def _plain(block: Bindings, call: relax.Call, q: Tensor, v: Tensor) -> relax.Var
 
 @rule("relax.matmul")
 def sink_scale(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Sink: moves the scale of an attention's query or key behind their product.
+    """Sink: moves the scale of an attention's query or key after their product.
 
     Before
 
@@ -137,14 +137,14 @@ def sink_scale(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Exp
         lv2 = R.multiply(lv1, R.const(0.125))
 
     The product then reads q in place, and the scale is a step of its epilogue; scales of both
-    operands become one. A scale moves only if it is a constant number, past operators that only
-    move elements and past roundings to bfloat16, and if nothing else reads the scaled value.
+    operands become one. A scale moves only if it is a constant number and nothing else reads the
+    scaled value. It moves past operators that only move elements and past roundings to bfloat16.
     Products with constant operands keep their scales.
 
     Each term q k is rounded once less and the sum once more. With K terms, results differ by at
-    most (K + 3) 2^-24 of the sum of their magnitudes. They do not differ if the scale is a power of
-    two and nothing underflows. With bfloat16 operands, rounding q is as precise as rounding q *
-    scale: 2^-9.
+    most (K + 3) 2^-24 of the sum of their magnitudes. They are equal if the scale is a power of two
+    and nothing underflows. With bfloat16 operands, rounding q is as precise as rounding q * scale:
+    2^-9.
     """
     tensors = [region_tensor(arg) for arg in call.args]
     variable = all(tensor is not None and not tensor.constant for tensor in tensors)
@@ -160,7 +160,7 @@ def sink_scale(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Exp
 
 
 def _scaled(graph: DataflowGraph, expr: relax.Expr) -> Scaled:
-    """A value as a number times what it is computed from, as far back as nothing else needs it."""
+    """A value as a number times its source, followed back through values of one user."""
     call = graph.definition(expr)
     if not isinstance(call, relax.Call) or graph.only_user(expr) is None:
         return Scaled(expr)
@@ -175,5 +175,5 @@ def _scaled(graph: DataflowGraph, expr: relax.Expr) -> Scaled:
         return Scaled(expr)
     wide = graph.definition(inner.source) if rounds else None
     if is_call(wide, "relax.astype") and str(wide.args[0].ty.dtype) == "bfloat16":
-        return replace(inner, source=wide.args[0])  # it need not be widened and rounded
+        return replace(inner, source=wide.args[0])  # drops a cast to f32 and back
     return replace(inner, path=(*inner.path, call))

@@ -1,4 +1,4 @@
-"""Concatenations: operators behind them move to the parts; stacks become concatenations."""
+"""Concatenations: operators after them move to the parts; stacks become concatenations."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def sink_concat(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Ex
     There they are fused into the regions that compute the parts, and the concatenation costs
     nothing, because the parts are written in place (`concat_in_place`). This is done only if most
     of the result has no other reader: a part with another reader would be read and written once
-    more. Conversions have passes of their own (`lift_quantize`, `sink_dequantize`,
-    `raise_casts`).
+    more. Conversions have separate passes (`lift_quantize`, `sink_dequantize`, `raise_casts`).
     """
     joins = {arg: joined for arg in call.args if (joined := _joined(graph, arg)) is not None}
     found = read_elementwise(call, joins, lambda expr: isinstance(expr, ir.GenericConst))
@@ -55,14 +54,14 @@ def sink_concat(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Ex
 
 @dataclass(frozen=True)
 class _Joined:
-    """A concatenation of tensors along an axis, with the extent of each there."""
+    """A concatenation of tensors along an axis, with the extents of its parts along that axis."""
 
     parts: tuple[relax.Expr, ...]
     axis: int
     extents: tuple[int, ...]
 
     def split(self, constant: relax.Expr, rank: int) -> list[relax.Expr]:
-        """What of a constant each part meets."""
+        """The piece of a constant for each part."""
         array = constant.value.numpy()
         axis = self.axis - (rank - array.ndim)
         if axis < 0 or array.shape[axis] == 1:
@@ -75,7 +74,7 @@ class _Joined:
 
 
 def _joined(graph: DataflowGraph, expr: relax.Expr) -> _Joined | None:
-    """A concatenation most of which nobody else needs, and none of whose parts is another one."""
+    """A concatenation, mostly without other readers, that has no such part; else None."""
     value = graph.definition(expr)
     if not is_call(value, "relax.concat") or not isinstance(value.args[0], relax.Tuple):
         return None
@@ -94,7 +93,7 @@ def _joined(graph: DataflowGraph, expr: relax.Expr) -> _Joined | None:
 
 @rule("relax.reshape")
 def merge_stacks(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Merge: tensors that are stacked, and then read side by side, are put side by side.
+    """Merge: tensors that are stacked and then read side by side are concatenated side by side.
 
     Before
 
@@ -108,7 +107,7 @@ def merge_stacks(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         lv1 = R.reshape(b, R.shape([10, 2, 64]))
         gv = R.concat((lv, lv1), axis=2)
 
-    ONNX stacks the directions of recurrent layers so; torch.export puts them side by side.
+    ONNX stacks the directions of recurrent layers like this; torch.export puts them side by side.
     """
     result, moved = static_tensor(call), graph.definition(call.args[0])
     if result is None or not is_call(moved, "relax.permute_dims"):

@@ -1,4 +1,4 @@
-"""What follows from constants alone is computed at compile time; empty tensors vanish."""
+"""Evaluates operators of constants at compile time, and removes operators on empty tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = 1 << 22
 _NARROW = ("bfloat16", "float16")
 Array = np.ndarray[Any, Any]
 
-# What NumPy computes alike, under the same names.
+# Operators that NumPy computes with equal results, under the same names.
 _ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.negative")
 _COMPARING = (
     *("relax.equal", "relax.not_equal", "relax.less", "relax.less_equal", "relax.greater"),
@@ -32,7 +32,7 @@ _LOGICAL = (
     "relax.where",
 )
 _TRIANGLES = ("relax.tril", "relax.triu")
-# Of one number throughout.
+# Tensors of one repeated number.
 _FILLED: dict[str, float | None] = {
     "relax.full": None,
     "relax.full_like": None,
@@ -41,7 +41,7 @@ _FILLED: dict[str, float | None] = {
     "relax.ones": 1,
     "relax.ones_like": 1,
 }
-# What needs no arithmetic, and is the same in any type.
+# Operators without arithmetic, with equal results in any type.
 _EXACT = (
     *(*_FILLED, "relax.take", "relax.astype", "relax.permute_dims", *RESHAPES),
     *("relax.broadcast_to", "relax.strided_slice", "relax.matmul", *_TRIANGLES, *_COMPARING),
@@ -51,7 +51,7 @@ _EVALUATED = (*_EXACT, *_ARITHMETIC, *_LOGICAL)
 
 @rule(*_EVALUATED, "relax.arange", ITEM)
 def evaluate_constants(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr | None:
-    """Evaluate: computes by NumPy what follows from constants alone, such as masks and positions.
+    """Evaluate: computes operators of constants by NumPy, such as masks and positions.
 
     Before
 
@@ -64,14 +64,14 @@ def evaluate_constants(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> r
 
         gv = R.add(scores, const_mask)
 
-    Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory,
-    and so do results of more than 4 M elements. A product with zeros, as the state before the first
-    step of a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64
-    and integers; of bfloat16 and float16 only what needs none, such as rows of a table of
-    positions. Nothing else is computed here.
+    Later passes then see which keys a mask hides. Tensors of one repeated number stay calls, which
+    take no memory, and so do results of more than 4 M elements. A product with zeros, such as the
+    state before the first step of a recurrent layer, becomes zeros. Elementwise arithmetic is IEEE
+    arithmetic, in float32, float64 and integers; in bfloat16 and float16 only operators without
+    arithmetic are evaluated, such as rows of a table of positions.
     """
     array = _piece(graph, expr) if isinstance(expr, relax.TupleGetItem) else _value(graph, expr)
-    # Another number of which there are many is no less work than the call.
+    # A constant of one repeated number is no cheaper than the call.
     if array is None or 0 not in array.strides or array.size == 1:
         return None if array is None else constant_of(array)
     graph.note(block.var, array)
@@ -79,7 +79,7 @@ def evaluate_constants(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> r
 
 
 def _value(graph: RuleGraph, expr: relax.Expr) -> Array | None:
-    """What a call computes, if that follows from constants; repeated elements have strides of 0."""
+    """The result of a call if it depends on constants only; repeated elements have strides of 0."""
     result = static_tensor(expr) if isinstance(expr, relax.Call) else None
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
@@ -108,7 +108,7 @@ def _value(graph: RuleGraph, expr: relax.Expr) -> Array | None:
 
 
 def _piece(graph: RuleGraph, item: relax.TupleGetItem) -> Array | None:
-    """One of the pieces that a constant is split into."""
+    """An item of a split constant."""
     split, tensor = graph.definition(item.tuple_value), static_tensor(item)
     if tensor is None or not is_call(split, "relax.split"):
         return None
@@ -123,7 +123,7 @@ def _piece(graph: RuleGraph, item: relax.TupleGetItem) -> Array | None:
 
 
 def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
-    """What a call of an operator computes of arrays; None if it is no operator for here."""
+    """The result of an operator on arrays; None if the operator is not evaluated here."""
     name, first = op_name(call), arrays[0]
     with np.errstate(all="ignore"):
         if name in (*_ARITHMETIC, *_COMPARING, *_LOGICAL):
@@ -142,31 +142,31 @@ def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> 
         if name == "relax.broadcast_to":
             return np.broadcast_to(first, shape)
         if name == "relax.matmul":
-            # A product with a state of zeros, as that before the first step.
+            # A product with zeros, such as the state before the first step.
             zero = not all(each.any() for each in arrays)
             finite = all(np.isfinite(each).all() for each in arrays)
             return np.broadcast_to(np.zeros((), first.dtype), shape) if zero and finite else None
-        if name == "relax.strided_slice":  # of one number throughout
+        if name == "relax.strided_slice":  # only of one repeated number
             return None if any(first.strides) else np.broadcast_to(first[(0,) * first.ndim], shape)
     view = view_of(first, call)
-    # NumPy copies elements that are repeated and cannot be seen in the new shape.
+    # NumPy would copy repeated elements that the new shape cannot express as a view.
     return None if view is None or not math.prod(view.shape) else view
 
 
 def _operand(graph: RuleGraph, expr: relax.Expr, exact: bool) -> Array | None:
-    """The elements of an operand; of a narrow type only for what is `exact` in it."""
+    """The elements of an operand; a narrow type only for operators that are `exact` in it."""
     tensor = static_tensor(expr)
     usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype in _NARROW))
     if not usable or not isinstance(expr, ir.GenericConst):
         return graph.known(expr) if usable else None
     small = tensor is not None and 0 < tensor.size <= _MOST
-    # A weight of an integer product stays 8 bits wide.
+    # A weight of an integer product must stay 8 bits wide.
     narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1
     return array_of(expr.value) if small and not narrow else None
 
 
 def _is_plain(dtype: str) -> bool:
-    """Whether NumPy computes with a type as TVM does."""
+    """Whether NumPy computes in a type exactly as TVM does."""
     return dtype in ("bool", "float32", "float64") or dtype.lstrip("u").startswith("int")
 
 
@@ -187,7 +187,7 @@ def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax
     if not isinstance(argument, ir.GenericConst) or result is None:
         return None
     array = array_of(argument.value)
-    # A weight of an integer product stays 8 bits wide.
+    # A weight of an integer product must stay 8 bits wide.
     narrow = str(argument.ty.dtype) in ("int8", "uint8") and array.ndim > 1
     if narrow and is_call(call, "relax.astype"):
         return None
@@ -196,7 +196,7 @@ def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax
 
 
 _PRODUCTS = [f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose")]
-# Where an operand has no elements, every element of a result with elements is 0, or is undefined.
+# If an operand is empty, every element of a non-empty result is 0, or is undefined.
 _ADDING = {"sum", "collapse_sum_to", "collapse_sum_like", "bucketize", "matmul", "einsum"}
 _AVERAGING = {"mean", "variance", "std", *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3))}
 _CHOOSING = {
@@ -225,17 +225,16 @@ def fold_empty(graph: RuleGraph, _block: Bindings, value: relax.Expr) -> relax.E
         lv2 = R.broadcast_to(R.const(-inf), [1, 4, 16])
         gv = R.broadcast_to(R.const(0), [2, 3])
 
-    An empty result becomes an empty constant. A result with elements cannot depend on an empty
-    operand: it is the sum, product or maximum of no elements, or follows from the other operands.
-    Operators that choose an element (argmax, look-ups, pools) have no result then, and that is an
-    error.
+    An empty result becomes an empty constant. A non-empty result cannot depend on an empty operand:
+    it is the sum, product or maximum of no elements, or follows from the other operands. Operators
+    that choose an element (argmax, look-ups, pools) have no result then, and that is an error.
 
     It needs A-normal form.
 
     Raises
     ------
     CompileError
-        An operator chooses among no elements.
+        If an operator chooses among no elements.
     """
     result = static_tensor(value)
     if result is None or isinstance(value, (relax.Var, ir.GenericConst)):
@@ -263,7 +262,7 @@ def fold_empty(graph: RuleGraph, _block: Bindings, value: relax.Expr) -> relax.E
 
 
 def _of_nothing(call: relax.Call, name: str, dtype: str) -> float | None:
-    """What an operator makes of no elements; None if it is not known."""
+    """The result of an operator on no elements; None if it is unknown."""
     if name in _ADDING or name in _PRODUCTS:
         return 0
     if name in _AVERAGING:
@@ -293,7 +292,7 @@ def _has_empty(expr: relax.Expr) -> bool:
 
 
 def _item(graph: DataflowGraph, item: relax.TupleGetItem) -> relax.Expr | None:
-    """A piece of a split with empty pieces, cut out by itself; None for any other item."""
+    """An item of a split with empty items, as a slice; None for any other item."""
     call = graph.definition(item.tuple_value)
     if not isinstance(call, relax.Call):
         return None
@@ -311,7 +310,7 @@ def _item(graph: DataflowGraph, item: relax.TupleGetItem) -> relax.Expr | None:
 
 
 def _undefined(call: relax.Call) -> CompileError:
-    """Says that an operator has nothing to take a result from."""
+    """The error of an operator that has no element to choose."""
     operands = ", ".join(str(tensor) for arg in call.args if (tensor := static_tensor(arg)))
     return CompileError(
         f"{op_name(call).removeprefix('relax.')} of {operands}: an operand has no elements, so "

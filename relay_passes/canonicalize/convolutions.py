@@ -1,4 +1,4 @@
-"""Convolutions in the form that templates build: channels last, no padding in front, one tap."""
+"""Convolutions in the form that templates build: channels last, no padding before them, one tap."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
         flat = R.add(lv1, const_b')                                                # [OC, 1]
         lv2 = R.reshape(flat, [N, OC, H, W])
 
-    Stride 1, no padding, one group; along one, two or three axes. With channels first, the weight
-    is a constant. A permutation to channels first directly before stays directly before the
-    product, which reads through it.
+    Only with stride 1, no padding and one group; along one, two or three axes. With channels first,
+    the weight must be constant. A permutation to channels first directly before the convolution
+    stays directly before the product, which reads through it.
     """
     if traits.layouts_of(call) == traits.CHANNELS_LAST[op_name(call)]:
         known = region_tensor(call.args[0]) is not None and static_tensor(call.args[1])
@@ -68,8 +68,8 @@ def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
 
 @rule("relax.nn.conv2d")
 def line_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Writes convolutions along one axis of an image as those of lines, windows of which are memory
-    in one piece.
+    """Writes convolutions along one axis of an image as convolutions of lines, with contiguous
+    windows.
 
     Before
 
@@ -112,13 +112,13 @@ def line_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr
     return _flat_result(graph, block, conv, (1, 2))
 
 
-_Joined = tuple[int, int]  # the first and the last of the axes that are one in a flat form
+_Joined = tuple[int, int]  # first and last of the axes that a flat form joins into one
 
 
 def _flat_result(
     graph: RuleGraph, block: Bindings, flat: relax.Expr, joined: _Joined
 ) -> relax.Expr:
-    """Binds a value in a flat form, notes it for the value itself, and returns that."""
+    """Binds and notes the flat form of a value; returns the value as its reshape."""
     flat = block.emit(flat, "flat")
     graph.note(block.var, (flat, joined))
     return relax.op.reshape(flat, relax_shape(known_tensor(block.var).shape, block.var))
@@ -138,8 +138,8 @@ def _flat(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr:
 
 @rule(*traits.ELEMENTWISE, "relax.reshape")
 def elementwise_flat(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Computes elementwise operators behind a product of pixels or a convolution of lines on its
-    flat result.
+    """Applies elementwise operators after a product of pixels or a convolution of lines to its flat
+    result.
 
     Before
 
@@ -151,7 +151,7 @@ def elementwise_flat(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
         flat = R.nn.relu(planes)
         lv1 = R.reshape(flat, R.shape([n, c, h, w]))
 
-    A reshape of such a result to its flat form is that form.
+    A reshape of such a result to its flat form is replaced by the flat form.
     """
     operands, result = call.args[: traits.ELEMENTWISE.get(op_name(call), 1)], region_tensor(call)
     known = next((fact for arg in operands if (fact := graph.known(arg)) is not None), None)
@@ -192,7 +192,7 @@ _NOT_NEGATIVE = (
 
 @rule(*traits.CONVOLUTIONS, *traits.MAX_POOLS, *_AVERAGES)
 def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Folds padding in front of a convolution or a pool into its own.
+    """Folds padding before a convolution or a pool into the operator's own padding.
 
     Before
 
@@ -203,10 +203,10 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
 
         gv = R.nn.conv2d(x, w, strides=[2, 2], padding=[0, 0, 1, 1])
 
-    Exporters write such a pad where the padding is uneven (TensorFlow's SAME with a stride). It has
-    to add zeros. A max pool ignores what it pads itself: the pad has to add -inf, or zeros to
-    values that are not negative where every window has one of them. An average counts what was
-    padded. Transposed convolutions and pools that round their sizes up keep their pad.
+    Exporters write such a pad for uneven padding (TensorFlow's SAME with a stride). It must add
+    zeros. A max pool ignores its own padding: there the pad must add -inf, or zeros to non-negative
+    values if every window has one of these. An average pool then counts padding. Transposed
+    convolutions and pools that round their sizes up keep their pad.
     """
     pad = graph.definition(call.args[0])
     if not is_call(pad, "relax.nn.pad"):
@@ -227,7 +227,7 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
     own = [int(amount) for amount in call.attrs.padding]
     padding = [a + b for a, b in zip(own, added, strict=True)]
     changed: dict[str, Any] = {"padding": padding}
-    if pools:  # every window has to have an element that is not padded
+    if pools:  # every window must have an element that is not padding
         sizes = [int(size) for size in call.attrs.pool_size] * 2
         if any(amount >= size for amount, size in zip(padding, sizes, strict=True)):
             return None
@@ -241,7 +241,7 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
 
 
 def _is_negative(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether some element of a tensor may be below zero."""
+    """Whether a tensor may have elements below zero."""
     call = graph.definition(expr)
     if is_call(call, "relax.clip"):
         return not float(call.args[1].value) >= 0

@@ -32,30 +32,28 @@ from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpo
 class Interleaved:
     """Results of transposed convolutions before their phases are interleaved.
 
-    A value stands for a tensor [N, *outputs, C] that is not interleaved yet. Its elements are
-    channels of one tensor (with a level of factors for each transposed convolution), or one tensor
-    for each phase. Operators that treat all elements alike, or all elements of a channel, run
-    before the interleaving.
-
-    A tensor in pieces.
+    This is a tensor [N, *outputs, C] in pieces. Its elements are channels of one tensor (with a
+    level of factors for each transposed convolution), or one tensor for each phase. Operators that
+    treat all elements alike, or all elements of a channel, run before the interleaving.
 
     Attributes
     ----------
     parts : tuple of relax.Expr
-        [N, *counts, ...]: one tensor with all phases and channels behind, or one for each phase
-        but those of the last axis that are still together, the last axis' next to each other.
+        [N, *counts, ...]: one tensor with all phases and channels in the last axis, or one tensor
+        for each phase, in order with the last axis innermost; phases of the last axis may still
+        share a tensor.
     factors : tuple of (tuple of int)
-        For each level, how many phases each axis has; a single level if there are several parts.
+        For each level, the number of phases of each axis; one level if there are several parts.
     pieces : tuple of int
-        For each axis, how many parts it has.
+        For each axis, the number of parts.
     groups : int
-        Groups that the channels of a part are in, each with all phases.
+        Groups of a part's channels, each with all phases.
     first, outputs : tuple of int
-        For each axis, how many results there are too many at the beginning, and the extent.
+        For each axis, the number of surplus results at the beginning, and the wanted extent.
     channels : int
         C.
     last : bool
-        Whether the channels of the tensor that it stands for come last.
+        Whether the interleaved tensor has its channels last.
     """
 
     parts: tuple[relax.Expr, ...]
@@ -69,7 +67,7 @@ class Interleaved:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one tensor, nothing of which is cut off, in one group."""
+        """Whether it is one tensor in one group, with no surplus results."""
         whole = self._extents == self.outputs and not any(self.first)
         return len(self.parts) == 1 and self.groups == 1 and whole
 
@@ -79,17 +77,17 @@ class Interleaved:
 
     @property
     def _extents(self) -> tuple[int, ...]:
-        """How many results each axis has before some are cut off."""
+        """Results of each axis, including surplus ones."""
         counts = enumerate(self._shape[1 : 1 + len(self.outputs)])
         return tuple(n * math.prod(level[axis] for level in self.factors) for axis, n in counts)
 
     @property
     def phases(self) -> int:
-        """Of each group, among the channels of a part."""
+        """Phases in the channels of a part, per group."""
         return self._shape[-1] // self.channels
 
     def whole(self, block: Bindings) -> relax.Expr:
-        """The tensor; the last operator is not bound yet."""
+        """The interleaved tensor; the last operator is not bound yet."""
         whole = self._from_phases(block) if len(self.parts) > 1 else self._from_channels(block)
         rank = len(self.outputs)
         if self._extents != self.outputs:
@@ -100,7 +98,7 @@ class Interleaved:
                 list(range(1, 1 + rank)),
                 list(self.first),
                 relax_shape(ends, together, *self.parts),
-                assume_inbound=is_open(ends),  # else TVM does not see what is left of open extents
+                assume_inbound=is_open(ends),  # else TVM cannot infer dynamic extents
             )
         if self.last:
             return whole
@@ -126,12 +124,12 @@ class Interleaved:
         return reshaped(block.emit(relax.op.permute_dims(apart, order)), whole)
 
     def _from_phases(self, block: Bindings) -> relax.Expr:
-        """Axis by axis from the last one: phases side by side, then as more of their axis."""
+        """From the last axis on: joins phases side by side, then merges them into their axis."""
         rank = len(self.outputs)
         batch, *counts = self._shape[: 1 + rank]
         parts, row = list(self.parts), self._shape[-1]
-        # Phases of known extents have an axis: by it a reader of the result knows them. Of open
-        # extents, rows side by side are joined by a simpler kernel.
+        # Static phases get an axis, by which a reader of the result recognises them. With dynamic
+        # extents, joining rows side by side needs a simpler kernel.
         own = () if is_open(counts) else (1,)
         for axis in reversed(range(rank)):
             size, at_axis = self.pieces[axis], -1 if axis == rank - 1 else -1 - len(own)
@@ -171,16 +169,16 @@ def decompose_conv_transpose(
         lv4 = R.reshape(lv3, [1, 10, 10, 3])
         gv = R.permute_dims(lv4, [0, 3, 1, 2])
 
-    `transposed_conv` says which taps contribute to which results. There are two forms; it takes the
-    cheaper one. Either each phase is a convolution (a product if windows do not overlap), and
-    R.concat joins them along the channels; `concat_in_place` later removes the copy. Or all phases
-    are channels of one convolution, and another pass interleaves its result. Elementwise operators
-    that follow move before the interleaving, and so does a transposed convolution whose windows do
-    not overlap. One, two or three axes, any groups, dilation, padding and output padding. A weight
-    that is no constant is put together by operators (`transposed_weight`), and numbers for each
-    channel are repeated by them. Weights that are dequantised have a constant zero point. Products
-    of 8-bit integers, summed in int32, have a constant weight; they are moved before they are
-    widened, so that they are found. Other calls stay. A weight may get zeros between its taps;
+    `transposed_conv` computes which taps contribute to which results. There are two forms; the
+    cheaper one is taken. Either each phase is a convolution (a product if windows do not overlap),
+    and R.concat joins them along the channels; `concat_in_place` later removes the copy. Or all
+    phases are channels of one convolution, and another pass interleaves its result. Elementwise
+    operators that follow move before the interleaving, and so does a transposed convolution whose
+    windows do not overlap. One, two or three axes, any groups, dilation, padding and output
+    padding. Operators rearrange a weight that is no constant (`TransposedConv.weight`), and repeat
+    per-channel numbers. Dequantised weights must have a constant zero point. Products of 8-bit
+    integers, summed in int32, must have a constant weight; they are moved before they are widened,
+    so that later passes recognise them. Other calls stay. A weight may get zeros between its taps;
     adding x times 0 changes nothing unless x is infinite or NaN.
 
     The pieces are noted for the operators that read the result. An operator that takes the pieces
@@ -198,9 +196,9 @@ def decompose_conv_transpose(
 
 
 def _waits(graph: RuleGraph, block: Bindings, x: relax.Expr) -> bool:
-    """Whether a value will be in pieces: the rule applies to what it is computed of."""
+    """Whether a value will be in pieces, because the rule applies to one of its sources."""
     found = [x]
-    for each in found:  # it grows
+    for each in found:  # the list grows
         value = graph.definition(each)
         if graph.known(each) is None and isinstance(value, relax.Call):
             if read_conv_transpose(graph, value) or _elementwise(graph, block, value):
@@ -211,7 +209,7 @@ def _waits(graph: RuleGraph, block: Bindings, x: relax.Expr) -> bool:
 
 
 def _elementwise(graph: RuleGraph, block: Bindings, call: relax.Call) -> Interleaved | None:
-    """An operator on tensors in pieces, element by element."""
+    """An elementwise operator on tensors in pieces; None if it cannot run on pieces."""
     known = {arg: graph.known(arg) for arg in call.args}
     found = read_elementwise(
         call, [arg for arg in known if known[arg] is not None], partial(_is_small, graph)
@@ -219,7 +217,7 @@ def _elementwise(graph: RuleGraph, block: Bindings, call: relax.Call) -> Interle
     if found is None:
         return None
     first, *others = (known[expr] for expr in found.tensors)
-    for other in others:  # their elements have to lie at the same places
+    for other in others:  # their pieces must have equal places
         alike = replace(other, parts=()) == replace(first, parts=())
         if not alike or len(other.parts) != len(first.parts):
             return None
@@ -232,7 +230,7 @@ def _elementwise(graph: RuleGraph, block: Bindings, call: relax.Call) -> Interle
 
 
 def _is_small(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether a value is a constant, dequantised from one, or at most one axis long."""
+    """Whether a value is a constant, dequantised from constants, or at most one axis long."""
     quantized = read_dequantize(graph.definition(expr))
     if quantized is None:
         tensor = static_tensor(expr)
@@ -270,10 +268,10 @@ def _per_channel(
 
 
 def _convolved(graph: RuleGraph, block: Bindings, conv: TransposedConv) -> Interleaved:
-    """A transposed convolution as what is to be interleaved."""
+    """A transposed convolution as pieces to interleave."""
     pieces = graph.known(conv.x)
     if conv.product and pieces is not None and pieces.plain:
-        # All phases of what comes in by one row of few channels.
+        # Multiplies all phases of the operand by one row if they have few channels.
         few = pieces.phases * math.prod(conv.strides) * conv.channels <= LANES
         repeats = pieces.phases if conv.is_constant and few else 1
         rows = pieces.parts[0]
@@ -304,8 +302,8 @@ def _convolved(graph: RuleGraph, block: Bindings, conv: TransposedConv) -> Inter
 
 
 def _feeds_product(graph: DataflowGraph, var: relax.Var) -> bool:
-    """Whether only a transposed convolution that is a product needs a value, perhaps after
-    elementwise operators: it takes the phases together."""
+    """Whether the only reader of a value, perhaps after elementwise operators, is a transposed
+    convolution that is a product: it takes the phases together."""
     while len(users := graph.users_of(var)) == 1:
         value = graph.value(users[0])
         conv = read_conv_transpose(graph, value)

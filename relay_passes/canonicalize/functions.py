@@ -1,4 +1,4 @@
-"""Blocks and functions: checks first, equal values once, branches with products as functions."""
+"""Blocks and functions: checks first, common values once, branches with products outlined."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ _PRODUCTS = ("relax.matmul", *CONVOLUTIONS)
 
 @named_pass
 def outline_branches(mod: IRModule) -> IRModule:
-    """Makes functions of branches with products in them: passes look into functions, not into
-    branches.
+    """Outlines branches with products: passes rewrite functions, not branches.
 
     Before
 
@@ -63,9 +62,9 @@ def outline_branches(mod: IRModule) -> IRModule:
             lv = R.matmul(x, const_w)
             return R.nn.relu(lv)
 
-    A branch of sizes that its values do not tell stays, and so does one with side effects.
+    A branch with sizes that its values do not define stays, and so does one with side effects.
 
-    It comes before dataflow blocks are formed.
+    It must run before dataflow blocks are formed.
     """
 
     outliner = _Outliner(mod)
@@ -80,10 +79,10 @@ def outline_branches(mod: IRModule) -> IRModule:
 
 @mutator
 class _Outliner(PyExprMutator):
-    """Adds a function for each branch with a product, the inner ones first."""
+    """Adds a function for each branch with a product, inner branches first."""
 
     def visit_if_(self, op: relax.If) -> relax.Expr:
-        """The choice between two calls."""
+        """The choice, with outlined branches."""
         inner = super().visit_if_(op)
         if not isinstance(inner, relax.If):
             return inner
@@ -91,7 +90,7 @@ class _Outliner(PyExprMutator):
         return relax.If(inner.cond, *branches)
 
     def _outlined(self, branch: relax.Expr) -> relax.Expr:
-        """A call of a new function; the branch if it is to stay."""
+        """A call of a new function for the branch; the branch itself if it must stay."""
         if not _has_product(branch) or relax.analysis.contains_impure_call(branch):
             return branch
         values = list(relax.analysis.free_vars(branch))
@@ -110,7 +109,7 @@ def _has_product(expr: relax.Expr) -> bool:
 
 @named_pass
 def isolate_casts(mod: IRModule) -> IRModule:
-    """Moves match casts out of dataflow blocks, where no other pass touches them.
+    """Moves match casts out of dataflow blocks, so that no other pass touches them.
 
     Before
 
@@ -131,12 +130,12 @@ def isolate_casts(mod: IRModule) -> IRModule:
             R.output(gv)
 
     A match cast checks a shape at run time and defines the variables in it. A pass that moved or
-    renamed it would lose both. A cast that is known to hold is dropped.
+    renamed it would lose both. A cast that always holds is dropped.
 
     It needs A-normal form.
     """
 
-    if is_tidy(mod):  # without match casts
+    if is_tidy(mod):  # it has no match casts
         return mod
 
     def apart(function: relax.Function) -> relax.Function:
@@ -146,9 +145,9 @@ def isolate_casts(mod: IRModule) -> IRModule:
 
 
 def _segments(block: relax.BindingBlock) -> list[relax.BindingBlock]:
-    """The block cut at its match casts if it is a dataflow block."""
+    """The block cut at its match casts, if it is a dataflow block."""
     bindings: list[AnyBinding] = list(block.bindings)
-    for number, cast in enumerate(bindings):  # one that is known to hold is a name of its value
+    for number, cast in enumerate(bindings):  # a cast that always holds only renames its value
         if isinstance(cast, relax.MatchCast) and structural_equal(cast.value.ty, cast.ty):
             bindings[number] = relax.VarBinding(cast.var, cast.value)
     casts = any(isinstance(binding, relax.MatchCast) for binding in bindings)
@@ -182,13 +181,12 @@ def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Var]) -> rela
     return rebound(binding, changed, names.get(binding.var))
 
 
-_KEPT = ("global_symbol", COMPOSITE, "Codegen", "Primitive")  # called by others, or one kernel
+_KEPT = ("global_symbol", COMPOSITE, "Codegen", "Primitive")  # called from outside, or one kernel
 
 
 @named_pass
 def inline_functions(mod: IRModule) -> IRModule:
-    """Inlines private functions that are given weights: these are constants then, where they are
-    used.
+    """Inlines private functions that take weights, so that these are constants where they are used.
 
     Before
 
@@ -206,8 +204,8 @@ def inline_functions(mod: IRModule) -> IRModule:
             lv = R.matmul(x, const_w)
             gv = R.matmul(lv, const_v)
 
-    A weight is a constant of floats with two or more axes. Other functions stay, and so do those
-    that call themselves, as loops do.
+    A weight is a float constant with two or more axes. Other functions stay, and so do recursive
+    ones, such as loops.
     """
 
     changed = False
@@ -221,7 +219,7 @@ def inline_functions(mod: IRModule) -> IRModule:
 
 
 def _to_inline(mod: IRModule) -> dict[ir.GlobalVar, relax.Function]:
-    """The functions that some caller gives a weight."""
+    """The functions that some caller passes a weight."""
     if len(mod.functions) == 1:
         return {}
     recursive = {gvar for group in relax.analysis.detect_recursion(mod) for gvar in group}
@@ -246,7 +244,7 @@ _ALLOCATING = ("relax.builtin.", "relax.memory.", "relax.vm.")
 
 @rule()
 def common_values(graph: RuleGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
-    """Common values: what is computed twice is computed once, and equal weights are there once.
+    """Common values: equal expressions are computed once, and equal weights are stored once.
 
     Before
 
@@ -285,10 +283,10 @@ def checks_first(mod: IRModule) -> IRModule:
         lv = R.nn.relu(x)
         lv2 = R.exp(lv)
 
-    A check ends a dataflow block, and regions stay within one. The size that is wanted may also be
-    an expression of those of the inputs. Checks of sizes that data decide stay where they are.
+    A check ends a dataflow block, and regions stay within one block. The checked size may also be
+    an expression of sizes of the inputs. Checks of sizes that depend on data stay in place.
 
-    It comes before dataflow blocks are formed.
+    It must run before dataflow blocks are formed.
     """
 
     def rewritten(function: relax.Function) -> relax.Function:
@@ -299,7 +297,7 @@ def checks_first(mod: IRModule) -> IRModule:
 
 
 def _reordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.BindingBlock:
-    """A block whose checks of known sizes come first, with the shapes that they read."""
+    """The block with checks of known sizes first, together with the shapes that they read."""
     shapes: dict[relax.Expr, AnyBinding] = {}
     first: list[AnyBinding] = []
     for binding in block.bindings:
@@ -307,7 +305,8 @@ def _reordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.Binding
         if isinstance(value, relax.ShapeExpr) and known.issuperset(tir_vars_in_type(value.ty)):
             shapes[binding.var] = binding
         elif isinstance(binding, relax.MatchCast) and value in shapes:
-            told = known.issuperset(tir_vars_in_type(binding.ty))  # else it tells a variable
-            first += [each for each in (shapes[value], binding) if told and each not in first]
+            # A cast with other variables defines them, so it stays in place.
+            fixed = known.issuperset(tir_vars_in_type(binding.ty))
+            first += [each for each in (shapes[value], binding) if fixed and each not in first]
     kept = [binding for binding in block.bindings if binding not in first]
     return type(block)(first + kept) if first else block

@@ -1,4 +1,4 @@
-"""Indices: clipped, without casts, as slices where they are known; one-hot rows are look-ups."""
+"""Indices: clipped, without casts, as slices if constant; one-hot products become look-ups."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ def clip_indices(mod: IRModule) -> IRModule:
 
     Constant indices are computed at compile time. gather_elements, gather_nd, scatter_nd,
     index_tensor and index_put have no mode: their indices are clipped by minimum and maximum, also
-    if an extent is a symbol. The kernel of scatter_elements clips its own (`legalize.moves`).
+    for dynamic extents. The kernel of scatter_elements clips its indices itself (`legalize.moves`).
 
     In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error.
     TVM does not check: a token id that is too large would crash the process or overwrite other
-    memory. Where a user asks for the error, the front end has put a kernel that checks in front.
+    memory. If a user asks for the error, the front end has added a kernel that checks before the
+    look-up.
     """
 
     clipper = _Clipper(mod)
@@ -63,10 +64,10 @@ def clip_indices(mod: IRModule) -> IRModule:
 
 @mutator
 class _Clipper(PyExprMutator):
-    """Rewrites every operator that reads or writes where its indices say."""
+    """Rewrites every operator that reads or writes at indices."""
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
-        """The call with indices that are inside."""
+        """The call with indices in range."""
         call = super().visit_call_(op)
         if not isinstance(call, relax.Call):
             return call
@@ -95,13 +96,13 @@ class _Clipper(PyExprMutator):
         axis = None if call.attrs.axis is None else int(call.attrs.axis)
         tensor = static_tensor(data)
         if tensor is None or not isinstance(indices.ty, relax.TensorType):
-            # Of an extent that is not known, the remainder.
+            # An unknown extent is only available to `wrap`, which takes the remainder.
             return relax.op.take(data, indices, axis=axis, mode="wrap")
         extent = int(np.prod(tensor.shape)) if axis is None else tensor.shape[axis]
         return relax.op.take(data, self._counted(indices, [extent]), axis=axis, mode="clip")
 
     def _inside(self, indices: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
-        """Indices from 0 to the extents less one."""
+        """Indices clipped to 0..extent - 1."""
         indices = self._counted(indices, extents)
         constant = isinstance(indices, ir.GenericConst) and _all_known(extents)
         dtype = str(indices.ty.dtype)
@@ -112,7 +113,7 @@ class _Clipper(PyExprMutator):
         return self.builder_.emit(relax.op.maximum(indices, _constant(np.zeros(1), dtype)))
 
     def _counted(self, indices: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
-        """Indices counted from the front; constant ones are inside too."""
+        """Indices counted from the front; constant ones are clipped, too."""
         dtype = str(indices.ty.dtype)
         if dtype == "bool":
             return indices
@@ -130,7 +131,7 @@ class _Clipper(PyExprMutator):
         return self.builder_.emit(relax.op.where(below, wrapped, indices))
 
     def _numbers(self, sizes: Sequence[Any], dtype: str) -> relax.Expr:
-        """Sizes as a tensor: one for each coordinate, or for all."""
+        """Sizes as a tensor: one number for each coordinate, or a single one for all."""
         if _all_known(sizes):
             return _constant(np.asarray(sizes), dtype)
         found = self.builder_.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(sizes))))
@@ -139,7 +140,7 @@ class _Clipper(PyExprMutator):
 
 
 def _extents(expr: relax.Expr) -> list[Any] | None:
-    """The sizes of a tensor, those that are known as numbers; None if it has none of its own."""
+    """The sizes of a tensor, static ones as int; None if its shape is unknown."""
     shape = getattr(expr.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
         return None
@@ -151,17 +152,17 @@ def _all_known(sizes: Sequence[Any]) -> bool:
 
 
 def _constant(values: np.ndarray, dtype: str) -> ir.GenericConst:
-    """One value for each coordinate, or for all."""
+    """A constant with one value for each coordinate, or a single one for all."""
     array = values.astype(dtype)
     return relax.const(tvm.runtime.tensor(array.reshape(()) if array.size == 1 else array))
 
 
-_LONGEST = 6  # elementwise operators after a look-up
+_LONGEST = 6  # most elementwise operators after a look-up
 
 
 @rule("relax.matmul", "relax.take")
 def recognize_one_hot(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Makes look-ups of products with one-hot rows, and applies to the table what follows them.
+    """Replaces products with one-hot rows by look-ups; applies following operators to the table.
 
     Before
 
@@ -177,7 +178,7 @@ def recognize_one_hot(graph: RuleGraph, block: Bindings, call: relax.Call) -> re
         gv = R.take(const_table, lv1, axis=0)                   # gelu_tanh([w; 0] + bias)
 
     A number that is no class selects the row of zeros at the end. The table is computed in float64
-    and rounded once; elementwise operators move to it where it is no larger than what is looked up.
+    and rounded once; elementwise operators move to it if it is no larger than the looked-up rows.
     """
     var, bounded = block.var, is_call(call, "relax.take")
     found = _take(call) if bounded else _one_hot_product(graph, call)
@@ -188,7 +189,7 @@ def recognize_one_hot(graph: RuleGraph, block: Bindings, call: relax.Call) -> re
         return None
     block.at(last)
     index = found[1]
-    if not bounded:  # what is no class becomes the number of classes
+    if not bounded:  # a number that is no class selects the last row
         dtype = str(index.ty.dtype)
         none, zero = relax.const(len(table) - 1, dtype), relax.const(0, dtype)
         negative = block.emit(relax.op.less(index, zero))
@@ -200,7 +201,7 @@ def recognize_one_hot(graph: RuleGraph, block: Bindings, call: relax.Call) -> re
 def _one_hot_product(
     graph: DataflowGraph, product: relax.Expr
 ) -> tuple[np.ndarray, relax.Expr] | None:
-    """(weight with a row of zeros, numbers of classes) of a product with one-hot rows."""
+    """(weight with a row of zeros, class numbers) of a product with one-hot rows; else None."""
     cast = graph.definition(product.args[0])
     equal = graph.definition(cast.args[0]) if is_call(cast, "relax.astype") else None
     if not is_call(equal, "relax.equal") or not isinstance(product.args[1], ir.GenericConst):
@@ -226,7 +227,7 @@ def _one_hot_product(
 
 
 def _take(call: relax.Call) -> tuple[np.ndarray, relax.Expr] | None:
-    """(table, indices) of a look-up of rows in a constant."""
+    """(table, indices) of a look-up of rows in a constant; else None."""
     if not isinstance(call.args[0], ir.GenericConst) or call.attrs.axis is None:
         return None
     if int(call.attrs.axis) != 0 or str(call.attrs.mode) != "clip":
@@ -237,7 +238,7 @@ def _take(call: relax.Call) -> tuple[np.ndarray, relax.Expr] | None:
 
 
 def _move(graph: RuleGraph, var: relax.Var, table: np.ndarray) -> tuple[relax.Var, np.ndarray]:
-    """The last of the elementwise operators after a look-up, and the table with all of them."""
+    """The last elementwise operator after a look-up, and the table with all of them applied."""
     tensor = known_tensor(var)
     if table.size > tensor.size:
         return var, table
@@ -271,7 +272,7 @@ def _apply(call: relax.Expr, var: relax.Var, table: np.ndarray) -> np.ndarray | 
 
 @rule("relax.take")
 def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Plain indices: rows are taken by indices as they come, without a cast or a reshape before.
+    """Plain indices: rows are taken by the indices themselves, without a cast or a reshape before.
 
     Before
 
@@ -284,15 +285,15 @@ def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 
         gv = R.take(table, tokens, axis=0)
 
-    TVM imports torch's embeddings so, and its nn.Embedding is written so.
+    TVM imports torch's embeddings in this form, and its nn.Embedding has it, too.
 
-    It needs A-normal form, and comes before indices are clipped.
+    It needs A-normal form, and must run before indices are clipped.
     """
     if call.attrs.axis is None or int(call.attrs.axis) != 0:
         return None
     table, indices = call.args
     found = indices
-    # Casts that lose nothing of an index, and reshapes.
+    # Casts that keep every index, and reshapes.
     while is_call(inner := graph.definition(found), "relax.astype", *RESHAPES):
         source = region_tensor(inner.args[0])
         if source is None or not source.shape:
@@ -311,7 +312,7 @@ def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 
 @rule("relax.take")
 def slice_takes(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Slice: one index that is known cuts out a slice.
+    """Slice: a look-up at one constant index becomes a slice.
 
     Before
 
@@ -322,8 +323,8 @@ def slice_takes(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         lv = R.strided_slice(x, axes=[0], begin=[1], end=[2])
         gv = R.reshape(lv, R.shape([4, 5]))
 
-    PyTorch writes x[1] so. A product then reads the slice in place. `clip_indices` runs first: the
-    index is inside.
+    PyTorch writes x[1] like this. A product then reads the slice in place. `clip_indices` must run
+    first: the index is in range.
     """
     if call.attrs.axis is None:
         return None
@@ -341,7 +342,7 @@ def slice_takes(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 
 @rule("relax.strided_slice")
 def slice_flips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Slice: one row of a tensor that is turned round is a row of the tensor.
+    """Slice: one row of a flipped tensor becomes a row of the tensor itself.
 
     Before
 
@@ -352,8 +353,8 @@ def slice_flips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
         gv = R.strided_slice(x, axes=[0], begin=[7], end=[8])
 
-    torch.export turns the rows of a recurrent layer's second direction round before it takes them
-    one by one; in ONNX they are read backwards.
+    torch.export flips the rows of a recurrent layer's second direction before it takes them one by
+    one; in ONNX they are read backwards.
     """
     flip, cut = graph.definition(call.args[0]), static_tensor(call)
     if not is_call(flip, "relax.flip"):
@@ -371,7 +372,7 @@ def slice_flips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
 
 def _numbers(arg: relax.Expr) -> list[int] | None:
-    """Constant numbers of a tuple."""
+    """The constant numbers of a tuple; None if one is not constant."""
     fields = list(getattr(arg, "fields", ()))
     known = all(hasattr(each, "value") for each in fields)
     return [int(each.value) for each in fields] if known else None

@@ -1,4 +1,4 @@
-"""Normalisations: recognised where an exporter wrote them out, or decomposed."""
+"""Normalisations: recognised in written-out form, or decomposed."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from relay_passes.ir.rules import ITEM, RuleGraph, rule
 from tir_schedules.core.size import is_open
 
 _DATA, _SPREAD = "data", "spread"
-_OUTSIDE = 6  # operators after the sum with epsilon, at most
+_OUTSIDE = 6  # most operators after the sum with epsilon
 
 
 @rule("relax.add")
 def recognize_norms(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Recognises layer normalisation and RMS normalisation where an exporter wrote them out.
+    """Recognises written-out layer normalisation and RMS normalisation.
 
     Before
 
@@ -48,9 +48,9 @@ def recognize_norms(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
 
         gv = R.nn.rms_norm(x, weight, axes=[-1], epsilon=1e-6)
 
-    With x - mean(x) in the place of x it is R.nn.layer_norm, with a shift if one is added. Scale
-    and shift may be missing, constants or values; factors may stand in any order, and the root may
-    be sqrt and a division, rsqrt, or a power.
+    With x - mean(x) instead of x it is R.nn.layer_norm, with a shift if one is added. Scale and
+    shift may be missing, constants or values; factors may be in any order, and the root may be sqrt
+    and a division, rsqrt, or a power.
     """
     spread = _spread(graph, block.var, call)
     if spread is None:
@@ -70,15 +70,15 @@ class _Spread:
     Attributes
     ----------
     var : relax.Var
-        The sum with epsilon.
+        The sum of the variance or mean square and epsilon.
     x : relax.Expr
-        What is normalised.
+        The value that is normalised.
     axis : int
-        The first normalised axis; all later ones are, too.
+        The first normalised axis; all later axes are normalised, too.
     epsilon : float
-        At least 0.
+        The added number, at least 0.
     centered : bool
-        Whether it is a variance.
+        Whether it is a variance, not a mean square.
     """
 
     var: relax.Var
@@ -89,7 +89,7 @@ class _Spread:
 
 
 def _spread(graph: DataflowGraph, var: relax.Var, call: relax.Call) -> _Spread | None:
-    """A sum as a variance or mean square plus epsilon."""
+    """Reads a sum as a variance or mean square plus epsilon; None if it is neither."""
     if not is_f32(var):
         return None
     for mean, constant in (call.args, reversed(call.args)):
@@ -115,7 +115,7 @@ def _spread(graph: DataflowGraph, var: relax.Var, call: relax.Call) -> _Spread |
 
 
 def _trailing_axis(reduction: relax.Expr | None) -> int | None:
-    """The first axis of a reduction over all later ones, too, that keeps them as 1."""
+    """The first axis of a reduction over it and all later axes, kept with extent 1; else None."""
     if not is_call(reduction, "relax.mean", "relax.variance"):
         return None
     source = region_tensor(reduction.args[0])
@@ -127,7 +127,7 @@ def _trailing_axis(reduction: relax.Expr | None) -> int | None:
 
 
 def _centered(graph: DataflowGraph, expr: relax.Expr, axis: int) -> relax.Expr | None:
-    """x, of an expression that is x - mean(x)."""
+    """x, if an expression is x - mean(x); else None."""
     call = graph.definition(expr)
     if not is_call(call, "relax.subtract"):
         return None
@@ -138,7 +138,7 @@ def _centered(graph: DataflowGraph, expr: relax.Expr, axis: int) -> relax.Expr |
 
 
 def _norm(graph: DataflowGraph, spread: _Spread, var: relax.Var) -> relax.Expr | None:
-    """A value as a normalisation, or None if it is none."""
+    """A value as a normalisation; None if it is none."""
 
     def atom_of(expr: relax.Expr) -> str | None:
         if expr.same_as(spread.var):
@@ -168,7 +168,7 @@ _Weight = tuple[float, "relax.Expr | None"]
 
 
 def _weights(polynomial: Polynomial) -> tuple[_Weight, _Weight] | None:
-    """(scale, shift) of data / sqrt(spread) * scale + shift, each a number times a value."""
+    """(scale, shift) of data / sqrt(spread) * scale + shift, each number * value; else None."""
     scale: _Weight | None = None
     shift: _Weight = (0.0, None)
     for term, number in polynomial.items():
@@ -193,7 +193,7 @@ def _weights(polynomial: Polynomial) -> tuple[_Weight, _Weight] | None:
 def _as_weight(
     number: float, value: relax.Expr | None, shape: tuple[int, ...]
 ) -> relax.Expr | None:
-    """A number times a value as a tensor of the normalised shape; None if it is not one."""
+    """A number times a value as a tensor of the normalised shape; None if that is impossible."""
     if value is None:
         return relax.const(np.full(shape, number, "float32"))
     tensor = region_tensor(value)
@@ -217,7 +217,7 @@ _FLOATS = ("float32", "float64")
 
 @rule(ITEM)
 def decompose_batch_norm(graph: RuleGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
-    """Decomposes a batch normalisation of inference: one factor and one term per channel.
+    """Decomposes a batch normalisation for inference: one factor and one term per channel.
 
     Before
 
@@ -229,9 +229,9 @@ def decompose_batch_norm(graph: RuleGraph, block: Bindings, value: relax.Expr) -
         lv = R.multiply(x, const_scale)     # gamma / sqrt(variance + epsilon), [C, 1, 1]
         gv = R.add(lv, const_shift)         # beta - mean * scale
 
-    Constants are combined in float64 and rounded once; `fold_factors` carries on from here.
-    Statistics that are known at run time only are combined then. Running statistics, lv[1] and
-    lv[2], stay those that were given. A normalisation of training stays.
+    Constants are combined in float64 and rounded once; `fold_factors` then folds them. Statistics
+    known only at run time are combined by operators. Running statistics, lv[1] and lv[2], become
+    the given ones. A normalisation for training stays.
     """
     call = graph.definition(value.tuple_value)
     if not is_call(call, "relax.nn.batch_norm") or bool(call.attrs.training):
@@ -254,7 +254,7 @@ def decompose_batch_norm(graph: RuleGraph, block: Bindings, value: relax.Expr) -
 
 
 def _factors(block: Bindings, call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
-    """The factor and the term of each channel."""
+    """The factors and the terms of the channels."""
     attrs = call.attrs
     if all(isinstance(each, ir.GenericConst) for each in call.args[1:]):
         arrays = [array_of(each.value) for each in call.args[1:]]
@@ -278,8 +278,7 @@ def _factors(block: Bindings, call: relax.Call) -> tuple[relax.Expr, relax.Expr]
 
 @rule("relax.nn.group_norm")
 def decompose_group_norm(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Decomposes a group normalisation: a layer normalisation of rows, and numbers for each
-    channel.
+    """Decomposes a group normalisation: a layer normalisation of rows, and per-channel numbers.
 
     Before
 
@@ -293,8 +292,8 @@ def decompose_group_norm(_graph: RuleGraph, block: Bindings, call: relax.Call) -
         lv3 = R.multiply(lv2, gamma')                   # [16, 1, 1]
         gv = R.add(lv3, beta')
 
-    Rows have a template. Factors that are all 1 and terms that are all 0 are left out. Of known
-    sizes, with channels right behind the batch, over all axes behind them.
+    Rows have a template. Factors that are all 1 and terms that are all 0 are dropped. Only for
+    static shapes, with channels right after the batch, over all axes after the channels.
     """
     x, gamma, beta = call.args
     tensor, attrs = static_tensor(x), call.attrs

@@ -1,4 +1,4 @@
-"""Products: plain operands, and constants per channel around them folded into weight and term."""
+"""Products: plain operands, and per-channel constants around them folded into weight and term."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FLOATS = ("float16", "float32", "float64")
 
 @rule("relax.matmul", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
 def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Folds constants per channel behind a product into its weight and one term.
+    """Folds per-channel constants after a product into its weight and one term.
 
     Before
 
@@ -41,9 +41,9 @@ def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         lv = R.nn.conv2d(x, const_w * s)
         gv = R.add(lv, const_b * s + t)
 
-    Likewise for convolutions over one and three axes, transposed ones, and R.matmul by a matrix.
-    Only where nothing else reads what is between. A weight with another reader stays what it is. A
-    term alone stays: a kernel adds it for nothing.
+    Also for convolutions over one and three axes, transposed ones, and R.matmul by a matrix. Only
+    if nothing else reads the values in between. A weight with another reader is not changed. A
+    single term stays: a kernel adds it at no cost.
     """
     axis, var = _channels(call), block.var
     if axis is None:
@@ -75,9 +75,9 @@ def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 
 
 def _channels(call: relax.Call, incoming: bool = False) -> int | None:
-    """Where the channels of a product's result are, or of its first operand, from the end.
+    """The channel axis of a product's result, or of its first operand, counted from the end.
 
-    None if the product takes nothing in.
+    None if nothing can be folded into the product.
     """
     weight = call.args[1]
     tensor, other = region_tensor(weight), region_tensor(call.args[0] if incoming else call)
@@ -92,12 +92,12 @@ def _channels(call: relax.Call, incoming: bool = False) -> int | None:
 
 
 def _times(weight: np.ndarray, numbers: np.ndarray, product: relax.Call, of: str) -> np.ndarray:
-    """A weight times one number for each of the product's outputs ("O"), or of its inputs ("I")."""
+    """A weight times one number for each of the product's outputs ("O") or inputs ("I")."""
     if not is_convolution(product):  # [in, out]
         return weight * (numbers if of == "O" else numbers[:, None])
     layout = str(product.attrs.kernel_layout)
     axis, others = layout.index(of), layout.index("I" if of == "O" else "O")
-    # Where the weight has those of a group only: of each group of the others, those of its own.
+    # If the weight's axis covers one group, each group of the other axis gets its group's numbers.
     groups = numbers.size // weight.shape[axis]
     parts = np.stack(np.split(weight, groups, others))
     shape = [groups, *(1,) * weight.ndim]
@@ -107,7 +107,7 @@ def _times(weight: np.ndarray, numbers: np.ndarray, product: relax.Call, of: str
 
 @rule("relax.matmul", *CONVOLUTIONS)
 def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Folds constants per channel in front of a product into its weight and one term.
+    """Folds per-channel constants before a product into its weight and one term.
 
     Before
 
@@ -118,19 +118,19 @@ def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
     After
 
         lv = R.nn.conv2d(x, const_w * s)
-        gv = R.add(lv, const_b)                         # of each output, the sum of const_w * t
+        gv = R.add(lv, const_b)                         # for each output, the sum of const_w * t
 
-    Likewise for convolutions over one and three axes, and R.matmul by a matrix. Only where nothing
-    else reads what is between. A term stays in front of padding, which is zero after the term, and
-    of a matrix product to which no constant is added anyway. A factor of a product of two computed
-    values stays: it is part of an activation or of a norm. So does what is behind a matrix product:
-    that adds it for nothing. A weight with another reader stays what it is. What is between two
-    products is for the first one (`fold_factors`).
+    Also for convolutions over one and three axes, and R.matmul by a matrix. Only if nothing else
+    reads the values in between. A term stays before padding, which is zero after the term, and
+    before a matrix product without a constant term after it. A factor of a product of two computed
+    values stays: it is part of an activation or of a norm. Constants after a matrix product stay:
+    that product adds them at no cost. A weight with another reader is not changed. Constants
+    between two products belong to the first one (`fold_factors`).
     """
     axis = _channels(call, incoming=True)
     if axis is None:
         return None
-    if is_convolution(call):  # a term may move behind it, and costs nothing there
+    if is_convolution(call):  # a term may move after it, and costs nothing there
         takes_terms = not any(int(amount) for amount in call.attrs.padding)
     else:
         user = graph.only_user(block.var)
@@ -163,7 +163,7 @@ def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
 
 
 def _is_taken(graph: RuleGraph, x: relax.Expr, axis: int) -> bool:
-    """Whether `fold_factors` takes all that a value is multiplied by, and its terms."""
+    """Whether `fold_factors` folds all factors and terms of a value into a product before them."""
     while graph.only_user(x) is not None:
         call = graph.definition(x)
         step = factors_of(call, axis)
@@ -176,7 +176,7 @@ def _is_taken(graph: RuleGraph, x: relax.Expr, axis: int) -> bool:
 
 
 def _is_part(graph: DataflowGraph, step: ChannelFactors) -> bool:
-    """Whether a factor ends an activation or a norm, or a term is that of a product before it."""
+    """Whether a factor ends an activation or a norm, or a term belongs to a product before it."""
     call = graph.definition(step.x)
     if is_call(call, "relax.multiply", "relax.divide"):
         computed = not any(isinstance(arg, ir.GenericConst) for arg in call.args)
@@ -186,7 +186,7 @@ def _is_part(graph: DataflowGraph, step: ChannelFactors) -> bool:
 
 @rule("relax.add")
 def drop_zero_biases(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Drops biases of zeros.
+    """Drops biases that are all zeros.
 
     Before
 
@@ -197,8 +197,8 @@ def drop_zero_biases(graph: RuleGraph, _block: Bindings, call: relax.Call) -> re
 
         gv = R.matmul(x, w)
 
-    torch's ONNX exporter writes one at each convolution that has no bias. No sum of a product is
-    -0.0, as all of them begin with 0.0: what is dropped would not change it.
+    torch's ONNX exporter writes one for each convolution without a bias. Adding 0.0 does not change
+    the sum of a product: it is never -0.0, as every sum begins with 0.0.
     """
     for value, bias in (call.args, reversed(call.args)):
         product = graph.definition(value)
@@ -211,7 +211,7 @@ def drop_zero_biases(graph: RuleGraph, _block: Bindings, call: relax.Call) -> re
 
 @rule("relax.matmul")
 def plain_products(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """A product keeps the batches of its operands, and repeats none of them.
+    """Restores the batch axes of a product's operands, and avoids repeating an operand.
 
     Before
 
@@ -227,8 +227,8 @@ def plain_products(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
         gv = R.reshape(lv, R.shape([8, 5, 7]))
         gv1 = R.matmul(lv, w)
 
-    torch.export writes every product of more than two axes as one of three. What stands around it,
-    as the mask and the softmax of an attention, has the batches of before.
+    torch.export writes every product of more than two axes as one of three. The operators around
+    it, such as the mask and the softmax of an attention, have the original batch axes.
     """
     narrow = _not_repeated(graph, block, call)
     product = _not_flattened(graph, block, call if narrow is None else narrow)
@@ -238,11 +238,11 @@ def plain_products(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
 
 
 def _not_repeated(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Call | None:
-    """The product of operands that are not repeated for it; None if none is."""
+    """The product of operands without their broadcasts; None if no broadcast can be dropped."""
     args = list(call.args)
     for number, arg in enumerate(args):
         wide = graph.definition(arg)
-        cast = wide if is_call(wide, "relax.astype") else None  # torch.export writes one in float16
+        cast = wide if is_call(wide, "relax.astype") else None  # torch.export adds one in float16
         if cast is not None:
             wide = graph.definition(cast.args[0])
         if not is_call(wide, "relax.broadcast_to"):
@@ -262,7 +262,7 @@ def _not_repeated(graph: DataflowGraph, block: Bindings, call: relax.Call) -> re
 
 
 def _not_flattened(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Call | None:
-    """The product with the batches that its operands had; None if they have them."""
+    """The product with the original batch axes of its operands; None if they were not flattened."""
     tensors = [region_tensor(arg) for arg in call.args]
     if any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
         return None
@@ -282,7 +282,7 @@ def _not_flattened(graph: DataflowGraph, block: Bindings, call: relax.Call) -> r
 
 
 def _unflattened(graph: DataflowGraph, expr: relax.Expr) -> Iterator[relax.Expr]:
-    """What a matrix of one batch axis was before that, the nearest first."""
+    """The forms of a matrix before its batch axes were flattened to one, the nearest first."""
     matrix = region_tensor(expr)
     while matrix is not None:
         call = graph.definition(expr)

@@ -1,4 +1,4 @@
-"""Softmax: recognised where it is written out, and safe for rows that see no key."""
+"""Softmax: recognised in written-out form, and made safe for rows that see no key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         lv1 = R.nn.softmax(lv)
         lv2 = R.isnan(lv1)
         lv3 = R.where(lv2, R.const(0.0), lv1)           # all rows whose mask is -inf throughout
-        gv = R.matmul(lv3, v)
+        lv3 = R.where(lv2, R.const(0.0), lv1)           # rows whose mask is all -inf become 0
 
     After
 
@@ -41,10 +41,9 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         lv4 = R.where(lv3, R.full_like(lv1, R.const(0.0)), lv1)
 
     Scores, softmax and product can then be one kernel, and only the mask is tested, not the matrix
-    of probabilities, which may be rounded before the product. If the mask is constant and every
-    query sees a key, nothing is tested, and neither if there is none. No mask makes a score NaN or
-    +inf; where scores are so, or all of a row overflow to -inf, the result is now NaN and no longer
-    0.
+    of probabilities, which may be rounded before the product. Nothing is tested if there is no
+    mask, or if the mask is constant and every query sees a key. No mask makes a score NaN or +inf;
+    if scores are NaN or +inf, or a whole row overflows to -inf, the result is now NaN instead of 0.
     """
     rounded = _only_use(graph, call.args[0], "relax.astype")
     guard = _only_use(graph, call.args[0] if rounded is None else rounded.args[0], "relax.where")
@@ -53,7 +52,7 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         return None
     condition, zero, weights = guard.args
     by_scores = zeroes_blind_rows(graph, guard, softmax)
-    if not by_scores:  # weights that are NaN, and only they, have to become 0
+    if not by_scores:  # the guard must replace NaN weights by 0, and only these
         test = _only_use(graph, condition, "relax.isnan")
         if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
             return None
@@ -64,7 +63,7 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         return None
     if masks is None or not (masks or by_scores):
         return None
-    for each in map(region_tensor, masks):  # of f32, with a number for each key
+    for each in map(region_tensor, masks):  # f32, with a number for each key
         if each is None or each.dtype != "float32" or each.shape[-1:] != tensor.shape[-1:]:
             return None
     if rounded is not None:
@@ -77,7 +76,7 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 
 
 def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
-    """The call of an operator that a variable is bound to, if nothing else uses it."""
+    """The call of an operator bound to a variable with a single use; else None."""
     call = graph.definition(expr)
     return call if is_call(call, name) and graph.only_user(expr) is not None else None
 
@@ -86,7 +85,7 @@ _SCORING = ("relax.matmul", "relax.multiply", "relax.divide", "relax.add")
 
 
 def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr] | None:
-    """What is added to a product of matrices on the way to the softmax; None if more happens."""
+    """The masks added between a matrix product and a softmax; None if anything else happens."""
     masks: list[relax.Expr] = []
     while True:
         call = graph.definition(scores)
@@ -109,7 +108,7 @@ def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr] | None:
 
 
 def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
-    """Whether each query sees a key; None if all do."""
+    """Emits whether each query sees a key; None if all queries do."""
     if all(isinstance(mask, ir.GenericConst) for mask in masks):
         total = sum(mask.value.numpy() for mask in masks)
         if (np.max(total, axis=-1) > -np.inf).all():
@@ -118,8 +117,8 @@ def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
     for mask in masks[1:]:
         total = block.emit(relax.op.add(total, mask))
     seen = block.emit(relax.op.greater(total, relax.const(np.float32(-np.inf))))
-    # Compiled by TVM alone, a maximum of nothing but -inf is the least finite number: count in
-    # ones. In our pipeline `reduction_identities` mends it.
+    # Compiled by TVM alone, a maximum of only -inf is the lowest finite number, so this counts in
+    # ones. In our pipeline `reduction_identities` corrects that maximum.
     ones, zero = relax.const(np.float32(1.0)), relax.const(np.float32(0.0))
     most = block.emit(relax.op.max(block.emit(relax.op.where(seen, ones, zero)), -1, keepdims=True))
     return block.emit(relax.op.greater(most, zero))
@@ -127,7 +126,7 @@ def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
 
 @rule("relax.divide")
 def recognize_softmax(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Recognises softmax where it is written out.
+    """Recognises a written-out softmax.
 
     Before
 
@@ -140,7 +139,7 @@ def recognize_softmax(graph: RuleGraph, _block: Bindings, call: relax.Call) -> r
 
         gv = R.nn.softmax(x, axis=-1)
 
-    A legalised module has it in this form.
+    Legalised modules have this form.
     """
     above, total = (graph.definition(arg) for arg in call.args)
     if not is_call(above, "relax.exp") or not is_call(total, "relax.sum"):
@@ -161,33 +160,32 @@ def recognize_softmax(graph: RuleGraph, _block: Bindings, call: relax.Call) -> r
 
 
 def _kept_axis(call: relax.Call) -> int | None:
-    """The only axis that a reduction makes 1; None if there are others, or if it drops it."""
+    """The only axis that a reduction keeps with extent 1; None if it reduces others or drops it."""
     axes = reduced_axes(call)
     return axes[0] if call.attrs.keepdims and len(axes) == 1 else None
 
 
-# That all scores of a row are minus infinity.
+# Tests whether all scores of a row are minus infinity.
 _CONDITION = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
 
 
 def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Call) -> bool:
-    """Recognises how torch.export zeroes rows of a softmax whose scores are all minus infinity.
+    """Whether a choice zeroes rows of a softmax whose scores are all minus infinity, as
+    torch.export writes it, and is the softmax's only reader.
 
-    lv = R.nn.softmax(scores)
-    lv1 = R.logical_not(R.equal(scores, R.const(-inf)))
-    lv2 = R.logical_not(R.astype(R.max(R.astype(lv1, "int8"), axis=[-1], keepdims=True), "bool"))
-    gv = R.where(lv2, R.full_like(lv, R.const(0.0)), lv)
-
-    Whether a choice zeroes the rows of a softmax that see nothing, and reads it alone.
+        lv = R.nn.softmax(scores)
+        lv1 = R.logical_not(R.equal(scores, R.const(-inf)))
+        lv2 = R.logical_not(R.astype(R.max(R.astype(lv1, "int8"), axis=[-1]), "bool"))
+        gv = R.where(lv2, R.full_like(lv, R.const(0.0)), lv)
 
     Parameters
     ----------
     graph : DataflowGraph
         The block.
     guard : relax.Call
-        An R.where, whose last operand is the softmax.
+        An R.where with the softmax as its last operand.
     softmax : relax.Call
-        Along the last axis.
+        A softmax along the last axis.
     """
     condition, zero, weights = guard.args
     for name in _CONDITION:
@@ -205,6 +203,6 @@ def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Ca
     number = filled.args[1] if is_call(filled, "relax.full_like", "relax.full") else zero
     if scalar_constant(number) != 0.0 and not is_call(filled, "relax.zeros_like", "relax.zeros"):
         return False
-    # Zeros that are like the softmax read its shape alone.
+    # R.zeros_like of the softmax only reads its shape.
     others = {graph.bindings[user].var for user in graph.users_of(weights)} - {zero}
     return isinstance(weights, relax.DataflowVar) and len(others) == 1

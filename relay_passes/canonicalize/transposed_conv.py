@@ -4,8 +4,8 @@
 
 Along one axis let q, phase = divmod(o + p, s). The taps for o are those with t * d = phase (mod s);
 they multiply x[q - t * d // s]. So each phase is a convolution over q, of stride 1, with every s-th
-tap. The phases are computed together, as more channels of one convolution whose weight has zeros
-where a phase has no tap, or each by itself without zeros. In both forms the first q is free.
+tap. The phases are computed together, as further channels of one convolution whose weight has zeros
+where a phase has no tap, or each separately without zeros. In both forms the first q is free.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OPERATORS = {
     f"relax.nn.conv{rank}d_transpose": (rank, spatial, getattr(relax.op.nn, f"conv{rank}d"))
     for rank, spatial in ((1, "W"), (2, "HW"), (3, "DHW"))
 }
-LANES = 16  # that channels are rounded up to, for the choice between both forms
-INTERLEAVE = 16  # vector instructions of a pass over the result that it costs for each vector
+LANES = 16  # channels are rounded up to this, for the choice between both forms
+INTERLEAVE = 16  # cost of a pass over the result, in vector instructions per vector
 MOST_APART = 16  # convolutions
-READ = 0.125  # of a multiplication, that reading x once more costs
+READ = 0.125  # cost of reading x once more, in multiplications
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Window:
     Attributes
     ----------
     taps : tuple of (tuple of (int or None))
-        For each phase computed, the tap of the transposed convolution at each position of the
-        window; None where there is none.
+        For each computed phase, the tap of the transposed convolution at each position of the
+        window; None if there is no tap.
     dilation : int
-        Distance of the positions.
+        Distance of the window's positions.
     before, after : int
         Positions added before and after x; removed if negative.
     count : int
-        Results of each phase.
+        Number of results of each phase.
     """
 
     taps: tuple[tuple[int | None, ...], ...]
@@ -64,7 +64,7 @@ class Window:
 
     @property
     def pointwise(self) -> bool:
-        """Whether every result is computed from the position of x where it stands."""
+        """Whether every result depends only on the position of x at its own place."""
         return self.size == 1 and self.before == self.after == 0
 
 
@@ -75,13 +75,13 @@ class TransposedAxis:
     Attributes
     ----------
     extent, kernel : int
-        Positions of x, which may be symbolic, and of the weight.
+        Positions of x, which may be symbolic, and positions of the weight.
     stride, dilation : int
         s and d.
     before : int
         p.
     more : int
-        Positions of the result beyond `stride` for each of x; negative if they are fewer.
+        Positions of the result beyond `stride` per position of x; negative if there are fewer.
     """
 
     extent: int
@@ -98,12 +98,12 @@ class TransposedAxis:
 
     @property
     def first(self) -> int:
-        """Results of the window `together` before the first that is wanted."""
+        """Surplus results of the window `together` at the beginning."""
         return self.before % self.stride
 
     @property
     def cut(self) -> bool:
-        """Whether `together` computes results that nobody wants."""
+        """Whether `together` computes surplus results."""
         return self.first != 0 or self.uneven
 
     @property
@@ -112,9 +112,9 @@ class TransposedAxis:
         return self.more % self.stride != 0
 
     def together(self) -> Window:
-        """All phases as channels of one convolution, in their order."""
+        """All phases, in order, as channels of one convolution."""
         first = self.before // self.stride
-        last = (self.more - 1 + self.before) // self.stride  # behind as many as x has
+        last = (self.more - 1 + self.before) // self.stride  # beyond the positions of x
         return self._window(range(self.stride), first, last - first + 1)
 
     def apart(self) -> list[Window] | None:
@@ -131,7 +131,7 @@ class TransposedAxis:
         return {at // self.stride: tap for tap, at in products if at % self.stride == phase}
 
     def _window(self, phases: Sequence[int], first: int, more: int) -> Window:
-        """The window of some phases, which has `more` results beyond the positions of x."""
+        """The window of some phases, with `more` results beyond the positions of x."""
         found = [self._taps(phase) for phase in phases]
         distances = sorted({distance for taps in found for distance in taps})
         nearest, farthest = distances[0], distances[-1]
@@ -150,8 +150,8 @@ class TransposedAxis:
 #
 #     [IC, OC / G, *kernel]  ->  [*sizes, IC / G, G * phases * OC / G]
 #
-# Each position of a window and each phase has a tap, or zeros where they do not meet. A constant
-# weight is put together by NumPy; one that is none by operators that move its elements:
+# Each position of a window and each phase has a tap, or zeros if there is none. NumPy rearranges a
+# constant weight; operators rearrange any other:
 #
 #     lv = R.nn.pad(R.reshape(w, [G, IC / G, OC / G, taps]), ...)     # zeros behind the taps
 #     lv1 = R.take(lv, const_taps, axis=3)
@@ -162,7 +162,7 @@ _ORDER = [3, 1, 0, 4, 2]  # [G, IC / G, OC / G, positions, phases] -> [positions
 
 
 def _places(windows: Sequence[Window], kernel: Sequence[int]) -> np.ndarray:
-    """[positions, phases]: the numbers of the taps that meet x there, and of one more for none."""
+    """[positions, phases]: the number of the tap at each place; the number of taps for none."""
     sizes, phases = [w.size for w in windows], [len(window.taps) for window in windows]
     places = np.full((*sizes, *phases), math.prod(kernel))
     for at in itertools.product(*map(range, sizes)):
@@ -175,7 +175,7 @@ def _places(windows: Sequence[Window], kernel: Sequence[int]) -> np.ndarray:
 
 
 def repeated(block: Bindings, numbers: relax.Expr, groups: int, times: int) -> relax.Expr:
-    """One number, or numbers for groups of channels, those of each group several times in turn."""
+    """Numbers for groups of channels, each group's repeated in turn; a single number stays."""
     size, op = known_tensor(numbers).size, relax.op
     if size == 1:
         return numbers
@@ -190,18 +190,18 @@ def repeated(block: Bindings, numbers: relax.Expr, groups: int, times: int) -> r
 
 @dataclass(frozen=True)
 class Form:
-    """A transposed convolution as ordinary ones.
+    """A transposed convolution as ordinary convolutions.
 
     Attributes
     ----------
     parts : tuple of (tuple of Window)
-        The convolutions' windows, the last axis' phases next to each other.
+        The convolutions' windows, with the phases of the last axis innermost.
     pieces : tuple of int
-        How many of them there are for each axis.
+        Number of convolutions along each axis.
     first : tuple of int
-        For each axis, how many results there are too many at the beginning.
+        For each axis, the number of surplus results at the beginning.
     moves : bool
-        Whether a pass over the result is needed to put it together.
+        Whether another pass over the result is needed to assemble it.
     """
 
     parts: tuple[tuple[Window, ...], ...]
@@ -212,10 +212,10 @@ class Form:
 
 @dataclass(frozen=True)
 class TransposedConv:
-    """A transposed convolution, of x with channels first or `last`.
+    """A transposed convolution of x, with channels first or `last`.
 
-    The weight's `taps` are [IC, OC / groups, *kernel], a constant or not, and `quantized` says what
-    they stand for if they are integers.
+    The weight's `taps` are [IC, OC / groups, *kernel], constant or not; if they are integers,
+    `quantized` holds their quantisation.
     """
 
     x: relax.Expr
@@ -229,7 +229,7 @@ class TransposedConv:
 
     @property
     def channels(self) -> int:
-        """Of the result."""
+        """Channels of the result."""
         return known_tensor(self.taps).shape[1] * self.groups
 
     @property
@@ -244,21 +244,21 @@ class TransposedConv:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Phases of each axis."""
+        """Number of phases of each axis."""
         return tuple(axis.stride for axis in self.axes)
 
     @property
     def together(self) -> tuple[Window, ...]:
-        """All phases in one."""
+        """The window of all phases, for each axis."""
         return tuple(axis.together() for axis in self.axes)
 
     @property
     def product(self) -> bool:
-        """Whether it is a product with all phases as columns: windows do not overlap."""
+        """Whether it is a matrix product with all phases as columns: windows do not overlap."""
         return self.groups == 1 and all(window.pointwise for window in self.together)
 
     def form(self) -> Form:
-        """The cheapest form, in vectors of multiplications for each position of x."""
+        """The cheapest form by estimated vector multiplications per position of x."""
         return min(self._forms(), key=self._cost)
 
     def all_together(self) -> Form:
@@ -268,10 +268,10 @@ class TransposedConv:
         return Form((self.together,), (1,) * len(self.axes), first, moves)
 
     def _forms(self) -> list[Form]:
-        """The ways to compute it.
+        """The possible forms.
 
-        Phases of the last axis may be channels: in the result they lie in memory like that. In
-        groups they would be more results of a group, which costs kernels more than it saves.
+        Phases of the last axis may be channels: they are contiguous in the result. With groups they
+        would become further outputs of a group, which costs kernels more than it saves.
         """
         outer = [axis.apart() for axis in self.axes[:-1]]
         last = self.axes[-1].apart()
@@ -306,17 +306,16 @@ class TransposedConv:
     def weight(
         self, block: Bindings, windows: tuple[Window, ...], matrix: bool = False, repeats: int = 1
     ) -> relax.Expr:
-        """The weight of an ordinary convolution, dequantised if its own is.
+        """The weight of an ordinary convolution, dequantised if the transposed one's weight is.
 
-        As a matrix, of windows of a single position, a constant one may stand several times along
-        a diagonal.
+        A constant matrix, for windows of a single position, may be repeated along a diagonal.
         """
         op, shape, groups = relax.op, known_tensor(self.taps).shape, self.groups
         depth, own, count = shape[0] // groups, shape[1], math.prod(shape[2:])
         places = _places(windows, shape[2:])
         phases = places.shape[1]
         result = (*([] if matrix else [w.size for w in windows]), depth, groups * phases * own)
-        fill = np.zeros(1, np.int32)  # for zero: one number, or one for each of OC / G
+        fill = np.zeros(1, np.int32)  # the zero: one number, or one for each of OC / G
         if self.quantized is not None:
             fill = self.quantized.quantization.zero_point.value.numpy().reshape(-1)
         taps: relax.Expr
@@ -325,7 +324,7 @@ class TransposedConv:
             zeros = np.broadcast_to(fill.reshape(-1, 1), (groups, depth, own, 1))
             chosen = np.concatenate([flat, zeros.astype(flat.dtype)], axis=3)[..., places]
             array = chosen.transpose(_ORDER).reshape(result)
-            if matrix:  # along a diagonal, and elsewhere what its columns have for zero
+            if matrix:  # repeated along a diagonal; elsewhere the zero of each column
                 own_place = np.kron(np.eye(repeats, dtype=bool), np.ones(array.shape, bool))
                 elsewhere = np.resize(fill, own_place.shape[1]).astype(array.dtype)
                 array = np.where(own_place, np.tile(array, (repeats, repeats)), elsewhere)
@@ -354,13 +353,13 @@ class TransposedConv:
         return block.emit(op.dequantize(taps, scale, zero_point, len(result) - 1, dtype))
 
     def part(self, block: Bindings, x: relax.Expr, windows: tuple[Window, ...]) -> relax.Expr:
-        """One ordinary convolution, or product; not bound yet."""
+        """One ordinary convolution or matrix product; not bound yet."""
         if self.groups == 1 and all(window.pointwise for window in windows):
             return relax.op.matmul(x, self.weight(block, windows, matrix=True))
         axes = range(1, 1 + len(windows))
         starts = [max(0, -window.before) for window in windows]
         left_out = [max(0, -window.after) for window in windows]
-        if any((*starts, *left_out)):  # of extents that are known
+        if any((*starts, *left_out)):  # only for static extents
             ends = [axis.extent - n for axis, n in zip(self.axes, left_out, strict=True)]
             x = block.emit(relax.op.strided_slice(x, list(axes), starts, ends))
         _, spatial, operator = OPERATORS[self.operator]
@@ -379,7 +378,7 @@ class TransposedConv:
 
 
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
-    """The transposed convolution that a call is; None if it is none that ordinary ones compute."""
+    """Reads a call as a transposed convolution; None if ordinary convolutions cannot compute it."""
     name = op_name(call)
     if name not in OPERATORS or not isinstance(call, relax.Call):
         return None
@@ -393,7 +392,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
         return None
     found = _weight(graph, call.args[1])
-    if output.dtype == "int32":  # of 8-bit integers less their zero points
+    if output.dtype == "int32":  # 8-bit integers minus their zero points
         known, x8 = known_integers(graph, call.args[1]), widened_bytes(graph, call.args[0])
         if known is None or x8 is None or np.abs(known).max(initial=0) > 255:
             return None
@@ -430,8 +429,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     )
     for windows in (*conv.form().parts, conv.together):
         for each, window in zip(axes, windows, strict=True):
-            # Something of x has to be left where positions are removed; of an open extent it is
-            # not known.
+            # Removed positions must leave something of x; for a dynamic extent that is unknown.
             removed = min(0, window.before) + min(0, window.after)
             if removed and (is_open((each.extent,)) or each.extent + removed <= 0):
                 return None
@@ -439,7 +437,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
 
 
 def _weight(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Quantized | None] | None:
-    """A weight, or the integers that it is dequantised from and what these stand for."""
+    """A weight and None, or a dequantised weight's integers and quantisation; else None."""
     if static_tensor(expr) is None:
         return None
     quantized = read_dequantize(graph.definition(expr))
@@ -453,5 +451,5 @@ def _weight(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Quantiz
     if isinstance(quantized.data, ir.GenericConst):
         constant = isinstance(quantization.scale, ir.GenericConst)
         return (quantized.data, quantized) if constant else None
-    # One number for zero, with which the weight can be padded.
+    # A single zero point, with which the weight can be padded.
     return (quantized.data, quantized) if known_tensor(zero_point).size == 1 else None

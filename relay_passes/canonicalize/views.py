@@ -1,4 +1,4 @@
-"""Views: reshapes that change nothing go, permutations compose and sink."""
+"""Views: redundant reshapes are dropped; permutations are composed and moved down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import MOVABLE, RESHAPES, SOFTMAXES
 
 _REDUCTIONS = ("relax.sum", "relax.mean", "relax.max", "relax.min", "relax.prod")
-_DEEPEST = 3  # elementwise operators between a permutation and where all of it meets again
+_DEEPEST = 3  # elementwise operators between a permutation and the one that rejoins its readers
 
 
 @rule(*MOVABLE, *_REDUCTIONS)
@@ -38,9 +38,9 @@ def sink_permutes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
         lv1 = R.nn.relu(lv)
         gv = R.max(lv1, axis=[1])
 
-    Constants are permuted at compile time. All that reads a permutation has to move with it: one
-    operator, or some that meet in one. Permutations that a batch_matmul takes into its store stay,
-    and those in front of a cast that makes elements larger.
+    Constants are permuted at compile time. All readers of a permutation must move with it: one
+    operator, or several that meet in one. Permutations that become part of a batch_matmul's store
+    stay, and so do those before a cast that makes elements larger.
     """
     reduces = is_call(call, *_REDUCTIONS)
     turn = _permutation(graph, call, 0 if reduces else _DEEPEST)
@@ -67,13 +67,13 @@ def sink_permutes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 
 
 def _permutation(graph: DataflowGraph, call: relax.Call, depth: int) -> relax.Call | None:
-    """The first permutation that an operator reads, or elementwise ones before it; None if none."""
+    """The first permutation before an operator, perhaps behind elementwise ones; else None."""
     for arg in call.args[: MOVABLE.get(op_name(call), 1)]:
         value = graph.definition(arg)
         if is_call(value, "relax.permute_dims"):
             tensor, product = region_tensor(value.args[0]), graph.definition(value.args[0])
             if is_call(product, "relax.matmul") and isinstance(product.args[1], relax.Var):
-                continue  # it is in the store of a product
+                continue  # it becomes part of the product's store
             if tensor is not None and moves(tensor.shape, permutation(value)):
                 return value
         elif (
@@ -89,14 +89,14 @@ def _permutation(graph: DataflowGraph, call: relax.Call, depth: int) -> relax.Ca
 
 @dataclass
 class _Before:
-    """What values are before a permutation of their axes.
+    """Computes values in the axis order before a permutation.
 
     Attributes
     ----------
     order : tuple of int
         The permutation.
     found : dict
-        Values that are permuted so, and what they are before.
+        Permuted values, and their unpermuted forms.
     """
 
     graph: RuleGraph
@@ -105,7 +105,7 @@ class _Before:
     found: dict[relax.Var, relax.Expr] = field(default_factory=dict)
 
     def applied(self, call: relax.Call) -> relax.Call | None:
-        """An elementwise operator on its operands before; None if one would have to be permuted."""
+        """An elementwise operator on unpermuted operands; None if an operand has none."""
         arity, result = MOVABLE[op_name(call)], region_tensor(call)
         if result is None or len(result.shape) != len(self.order) or _widens(call):
             return None
@@ -133,7 +133,7 @@ class _Before:
 
 
 def _widens(call: relax.Call) -> bool:
-    """Whether a cast makes elements larger: 8 bits are moved, not what they are widened to."""
+    """Whether a cast makes elements larger: it is cheaper to move the smaller ones."""
     if not is_call(call, "relax.astype"):
         return False
     source, result = (DataType(str(each.ty.dtype)).bits for each in (call.args[0], call))
@@ -154,9 +154,10 @@ def drop_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Ex
 
         gv = R.nn.softmax(x, axis=-1)
 
-    Older ONNX models write every softmax so. Of the axes that the reshape joins, only one may have
-    more than one element. A reshape of a reshape becomes one reshape; a reshape or a broadcast to
-    the same shape is dropped. And axes that a reduction keeps for a reshape to drop are not kept:
+    Older ONNX models write every softmax like this. Of the axes that the reshape joins, only one
+    may have more than one element. A reshape of a reshape becomes one reshape; a reshape or a
+    broadcast to the operand's shape is dropped. If a reshape drops the axes that a reduction keeps,
+    the reduction drops them instead:
 
         lv = R.mean(x, axis=[2, 3], keepdims=True)      # a global pool
         gv = R.reshape(lv, [1, 64])                     # R.mean(x, axis=[2, 3])
@@ -189,7 +190,7 @@ def drop_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Ex
 
 
 def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
-    """A softmax over the last axis of a reshaped value, as one of the value itself."""
+    """A softmax over the last axis of a reshaped value, as a softmax of the value itself."""
     softmax = graph.definition(value)
     if not is_call(softmax, *SOFTMAXES):
         return None
@@ -201,7 +202,7 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
         return None
     if int(softmax.attrs.axis) % len(flat.shape) != len(flat.shape) - 1:
         return None
-    # One axis has all elements of the trailing ones that the last one stands for.
+    # The softmax's axis must be one of the joined axes, with all of their elements.
     extent, axes = flat.shape[-1], range(len(shape))
     first = next((i for i in reversed(axes) if math.prod(shape[i:]) == extent), len(shape))
     axis = next((i for i in axes[first:] if shape[i] == extent), None)
@@ -212,7 +213,7 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
 
 @rule(*RESHAPES, "relax.permute_dims")
 def compose_views(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Composes views: permutations in a row, with axes of extent 1 put in or left out, become one.
+    """Composes views: consecutive permutations, with axes of extent 1 added or dropped, become one.
 
     Before
 
@@ -225,7 +226,7 @@ def compose_views(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 
         gv = R.permute_dims(x, axes=[1, 0, 2])
 
-    torch.export writes the operands of an einsum so. A permutation that others read too stays.
+    torch.export writes the operands of an einsum like this. A permutation with other readers stays.
     """
     chain: list[relax.Call] = []
     view: AxisView | None = None

@@ -1,4 +1,4 @@
-"""Reads and rewrites Relax: blocks, calls, views, arithmetic. There is no pass here.
+"""Reads and rewrites Relax: blocks, calls, views, arithmetic. It contains no pass.
 
 In: a dataflow block. Out: facts about it, and new blocks.
 """

@@ -1,8 +1,8 @@
-"""Arithmetic of a graph as polynomials, so that a formula is recognised however it is written.
+"""Arithmetic of a graph as polynomials, to recognise a formula in any notation.
 
     0.5 * (x * (1 + erf(x / 1.414)))   and   x * (erf(0.707 * x) * 0.5 + 0.5)
 
-are both {x: 0.5, x * erf: 0.5} once erf(...) and x are taken as atoms.
+both become {x: 0.5, x * erf: 0.5} once erf(...) and x are taken as atoms.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Polynomial = dict[Monomial, float]
 AtomOf = Callable[[relax.Expr], "Hashable | None"]
 
 ONE: Monomial = frozenset()
-# Factors for which float32 has room, whether they come before or after a sum of products.
+# Factors that leave room in float32, whether they apply before or after a sum of products.
 LEAST, LARGEST = 2.0**-32, 2.0**32
-_LEAST_NUMBER = 2.0**-64  # what is added, as in a norm, may be smaller
+_LEAST_NUMBER = 2.0**-64  # added numbers, as in a norm, may be smaller than factors
 _MOST_TERMS = 8
-_FIRST = 1000  # elements of a large constant that most often tell already
+_FIRST = 1000  # elements of a large constant to look at first; mostly they decide
 _MOST_DEPTH = 8
 
 
@@ -37,10 +37,10 @@ def monomial(*factors: tuple[Hashable, float]) -> Monomial:
 
 
 def uniform_constant(expr: relax.Expr) -> float | None:
-    """The number that every element of a constant is, else None.
+    """The value of a constant whose elements are all equal, else None.
 
-    None too for a number with which others must not be combined, as the result could be infinite or
-    0 where the formula is not.
+    None too for a number that must not be combined with others: the result could be infinite or 0
+    where the formula is not.
     """
     if not isinstance(expr, ir.GenericConst):
         return None
@@ -63,18 +63,18 @@ def expand(
     graph : DataflowGraph
         Where definitions are looked up.
     expr : relax.Expr
-        What to expand; addition, subtraction, negation, multiplication, division by a product, and
-        powers are looked through.
+        The expression; addition, subtraction, negation, multiplication, division by a product, and
+        powers are expanded.
     atom_of : callable
-        What an expression is called if it is to be an atom, else None. Values that are no
-        arithmetic are atoms under their own name in any case.
+        The name of an expression that is to be an atom, else None. A value that is no arithmetic is
+        always an atom under its own name.
     depth : int
-        Operators to look through.
+        Most levels of operators to expand.
 
     Returns
     -------
     dict
-        Coefficient of every product; exponents may be negative or fractions.
+        Coefficient of every product; exponents may be negative or fractional.
     """
     name = atom_of(expr)
     if name is not None:
@@ -131,7 +131,7 @@ def _divide(a: Polynomial, b: Polynomial) -> Polynomial | None:
 
 
 def _power(a: Polynomial, exponent: float) -> Polynomial | None:
-    """A power of a product; of a sum, the square and the cube."""
+    """A power of a product, or the square or cube of a sum; None for any other power."""
     if len(a) > 1:
         if exponent not in (2.0, 3.0):
             return None
@@ -141,7 +141,7 @@ def _power(a: Polynomial, exponent: float) -> Polynomial | None:
     if coefficient == 0.0:
         return None
     if exponent != int(exponent) and (coefficient < 0 or any(e != 1.0 for _, e in term)):
-        return None  # the root of a square is no product
+        return None  # the root of a square is not a product of atoms
     return {frozenset((atom, e * exponent) for atom, e in term): coefficient**exponent}
 
 
@@ -168,9 +168,9 @@ class ChannelFactors:
     Attributes
     ----------
     x : relax.Expr
-        The value that is no constant.
+        The operand that is no constant.
     factor, term : ndarray of float64 [channels]
-        One each for every channel.
+        One number per channel.
     """
 
     x: relax.Expr
@@ -178,21 +178,21 @@ class ChannelFactors:
     term: np.ndarray
 
     def then(self, later: ChannelFactors) -> ChannelFactors:
-        """Both, one after the other."""
+        """This operation followed by another one."""
         return ChannelFactors(
             self.x, self.factor * later.factor, self.term * later.factor + later.term
         )
 
 
 def factors_of(call: relax.Expr | None, axis: int) -> ChannelFactors | None:
-    """A product or sum with a constant per channel, or one for all; None if it is none.
+    """Reads a product or sum of x and a constant, per channel or scalar; None for any other call.
 
     Parameters
     ----------
     call : relax.Expr or None
-        What may be one.
+        The call to read.
     axis : int
-        Where the channels of x are, counted from the end.
+        The channel axis of x, counted from the end.
     """
     if not is_call(call, *_OPERATORS):
         return None
@@ -214,9 +214,9 @@ def factors_of(call: relax.Expr | None, axis: int) -> ChannelFactors | None:
 
 
 def linear(name: str, values: np.ndarray, first: bool) -> tuple[np.ndarray, np.ndarray] | None:
-    """The factor and the term of an operator of x and some values, in this order if x is `first`.
+    """Factor and term of an operator of x and some values; `first`: x is the first operand.
 
-    None if it is neither a sum nor a product, or the numbers leave no room for further ones.
+    None if the operator is neither a sum nor a product, or if the numbers leave no room for others.
     """
     one, zero = np.ones_like(values), np.zeros_like(values)
     with np.errstate(all="ignore"):
@@ -235,17 +235,17 @@ def linear(name: str, values: np.ndarray, first: bool) -> tuple[np.ndarray, np.n
 
 
 def _has_room(values: np.ndarray) -> bool:
-    """Whether products and sums with these neither overflow nor, in every channel, underflow.
+    """Whether further products and sums with these values neither overflow nor, in every channel,
+    underflow.
 
-    The factors of some channels may be as small as they like, as those of channels that training
-    has turned off.
+    Single channels may have tiny factors: training has turned those channels off.
     """
     largest = float(np.abs(values).max(initial=0.0))
     return largest == 0 or LEAST <= largest <= LARGEST
 
 
 def per_channel(constant: np.ndarray, shape: Sequence[int | None], axis: int) -> np.ndarray | None:
-    """A constant as one float64 per channel, or None if it is more than that or widens x."""
+    """A constant as one float64 per channel; None if it has more axes than that or broadcasts x."""
     channels = shape[axis] if axis < len(shape) else None
     if constant.ndim > len(shape) or not isinstance(channels, int):
         return None
@@ -257,19 +257,19 @@ def per_channel(constant: np.ndarray, shape: Sequence[int | None], axis: int) ->
 
 
 def in_shape(block: Bindings, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    """One number per channel, [channels], with an axis for each axis behind the channels."""
+    """Per-channel numbers, [channels], reshaped to `shape`, whose other axes have extent 1."""
     if isinstance(value, ir.GenericConst):
         return constant_of(array_of(value.value).reshape(shape))
     return block.emit(relax.op.reshape(value, shape)) if len(shape) > 1 else value
 
 
 def number_factor(call: relax.Call) -> tuple[relax.Expr, float] | None:
-    """(value, factor) of a f32 product of a variable and a number with room for others; else None.
+    """(value, factor) of an f32 product of a variable and a number that leaves room; else None.
 
     Parameters
     ----------
     call : relax.Call
-        What may be R.multiply(value, number), R.multiply(number, value) or R.divide(value, number).
+        R.multiply(value, number), R.multiply(number, value), R.divide(value, number), or another.
     """
     name = op_name(call)
     if name not in ("relax.multiply", "relax.divide") or str(call.ty.dtype) != "float32":

@@ -26,17 +26,17 @@ Axes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class AxisView:
-    """A tensor as a view of another.
+    """A tensor as a view of another tensor: axes permuted, axes of extent 1 added or dropped.
 
     Attributes
     ----------
     source : relax.Expr
-        What is viewed.
+        The viewed tensor.
     source_shape : tuple of int
-        Its shape.
+        The shape of `source`.
     axes : tuple of (int or None)
-        For each axis, the axis of the source; None for an inserted axis of extent 1. Axes of the
-        source that are not named have extent 1.
+        For each axis of the view, the axis of the source; None adds an axis of extent 1. Source
+        axes that do not occur have extent 1.
     """
 
     source: relax.Expr
@@ -50,12 +50,12 @@ class AxisView:
 
     @property
     def moves(self) -> bool:
-        """Whether elements change places in memory; a reshape does if not."""
+        """Whether elements move in memory; if not, a reshape makes the view."""
         return moves(self.source_shape, [axis for axis in self.axes if axis is not None])
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The permutation of the source's axes that it needs, those that it leaves out last."""
+        """The permutation of the source's axes for this view; dropped axes come last."""
         kept = [axis for axis in self.axes if axis is not None]
         return (*kept, *(axis for axis in range(len(self.source_shape)) if axis not in kept))
 
@@ -65,7 +65,7 @@ class AxisView:
         return AxisView(self.source, self.source_shape, composed)
 
     def emit(self, block: Bindings) -> relax.Expr:
-        """The view as an expression; only its last operator is not bound yet."""
+        """The view as an expression; its last operator is not bound yet."""
         expr, shape = self.source, self.source_shape
         if isinstance(expr, ir.GenericConst):
             if shape == self.shape and not self.moves:
@@ -85,7 +85,7 @@ class AxisView:
 
 
 def identity(expr: relax.Expr) -> AxisView | None:
-    """An expression as a view of itself; None if its shape is not known."""
+    """An expression as a view of itself; None if its shape is unknown."""
     tensor = region_tensor(expr)
     if tensor is None:
         return None
@@ -93,7 +93,7 @@ def identity(expr: relax.Expr) -> AxisView | None:
 
 
 def view_axes(call: relax.Expr) -> Axes | None:
-    """The axes by which an operator views its argument; None if it does something else."""
+    """The axes of an operator's result as a view of its argument; None if it is no such view."""
     if not is_call(call, "relax.permute_dims", *RESHAPES):
         return None
     before, after = region_tensor(call.args[0]), region_tensor(call)
@@ -101,7 +101,7 @@ def view_axes(call: relax.Expr) -> Axes | None:
         return None
     if is_call(call, "relax.permute_dims"):
         return permutation(call)
-    # A reshape that only puts in or leaves out extents of 1.
+    # A reshape that only adds or drops extents of 1.
     if [e for e in before.shape if e != 1] != [e for e in after.shape if e != 1]:
         return None
     axes: list[int | None] = []
@@ -117,13 +117,13 @@ def view_axes(call: relax.Expr) -> Axes | None:
 
 
 def moves(shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether a permutation changes where elements lie: not if it moves extents of 1 only."""
+    """Whether a permutation moves elements: it does not if it only moves extents of 1."""
     kept = [axis for axis in order if shape[axis] != 1]
     return kept != sorted(kept)
 
 
 def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
-    """The axes of a permutation that moves elements; None if an expression is none."""
+    """The axes of a permutation that moves elements; None for any other expression."""
     if not is_call(call, "relax.permute_dims"):
         return None
     tensor, axes = static_tensor(call.args[0]), view_axes(call)
@@ -134,7 +134,7 @@ def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
 
 
 def permutation(call: relax.Call) -> tuple[int, ...]:
-    """For each axis of an R.permute_dims, which axis of the argument it is."""
+    """For each axis of an R.permute_dims, the axis of its argument."""
     rank, axes = int(call.args[0].ty.ndim), call.attrs.axes
     return tuple(range(rank))[::-1] if axes is None else tuple(int(axis) % rank for axis in axes)
 
@@ -148,7 +148,7 @@ def reduced_axes(call: relax.Call) -> list[int]:
 
 
 def reshaped_axis(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """Where an axis is after a reshape: it has the same extent and as much before it; else None."""
+    """The result axis with an axis's extent and equally many elements before it; else None."""
     leading = math.prod(before[:axis])
     for other, extent in enumerate(after):
         if extent == before[axis] and math.prod(after[:other]) == leading:
@@ -157,7 +157,7 @@ def reshaped_axis(before: Sequence[int], after: Sequence[int], axis: int) -> int
 
 
 def view_of(array: np.ndarray, call: relax.Call) -> np.ndarray | None:
-    """What a permutation or a reshape makes of an array; None for other calls."""
+    """A permutation or reshape applied to an array; None for other calls."""
     if is_call(call, "relax.permute_dims"):
         return array.transpose(permutation(call))
     tensor = static_tensor(call) if is_call(call, *RESHAPES) else None
@@ -168,7 +168,7 @@ _ON_INTEGERS = ("relax.subtract", "relax.astype", "relax.permute_dims", "relax.r
 
 
 def known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
-    """What is computed of constants by operators that quantised weights pass; else None."""
+    """Integers computed from constants by the operators of quantised weights; else None."""
     if isinstance(expr, ir.GenericConst):
         values = array_of(expr.value)
         return values.astype(np.int32) if values.dtype.kind in "iu" else None
@@ -190,7 +190,7 @@ def known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
 def widened_bytes(
     graph: DataflowGraph, expr: relax.Expr
 ) -> tuple[relax.Expr, relax.Expr | None] | None:
-    """8-bit integers and the number that is subtracted from them as int32; None of other values."""
+    """8-bit integers cast to int32 and the number subtracted from them; None for other values."""
     call = graph.definition(expr)
     zero_point: relax.Expr | None = None
     if is_call(call, "relax.subtract") and scalar_constant(call.args[1]) is not None:

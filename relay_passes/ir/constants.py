@@ -1,4 +1,4 @@
-"""The constants of a module, such as weights."""
+"""Constants of a module, such as weights."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def constants_in(function: relax.Function) -> list[GenericConst]:
 
 
 def memory_of(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, not copied. They keep the tensor."""
+    """A tensor's bytes, not copied; they keep the tensor alive."""
     memory = (ctypes.c_ubyte * bytes_of(tensor)).from_address(tensor.data_ptr())
     vars(memory)["tensor"] = tensor
     return memoryview(memory).cast("B")
 
 
 def array_of(tensor: Tensor, dtype: np.dtype[Any] | None = None) -> np.ndarray[Any, Any]:
-    """A tensor's elements, not copied; to be read only.
+    """A tensor's elements, not copied and read-only.
 
     Parameters
     ----------
     tensor : tvm.runtime.Tensor
-        The array keeps it.
+        The tensor; the array keeps it alive.
     dtype : numpy.dtype, optional
-        Its type, where NumPy has no type of that name.
+        The element type, if NumPy has no type of the tensor's type name.
     """
     name = str(tensor.dtype)
     kind = dtype or np.dtype(getattr(ml_dtypes, name, name))
@@ -63,7 +63,7 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor | None:
 
 
 def constant_of(array: np.ndarray[Any, Any]) -> GenericConst:
-    """A constant of an array, which nobody writes to any more: it may share memory with it."""
+    """A constant with an array's elements; it may share memory: do not write to the array."""
     tensor = tensor_over(array)
     if tensor is None:
         tensor = tvm.runtime.tensor(np.asarray(array, order="C"))
@@ -71,8 +71,8 @@ def constant_of(array: np.ndarray[Any, Any]) -> GenericConst:
 
 
 def tensor_over(array: np.ndarray[Any, Any]) -> Tensor | None:
-    """A tensor in an array's memory; None if TVM cannot use that."""
-    # NumPy exports neither what is read only nor types of ml_dtypes.
+    """A tensor in an array's memory; None if TVM cannot use that memory."""
+    # NumPy exports neither read-only arrays nor types of ml_dtypes.
     known = array.dtype.kind in "fiu" and array.dtype.isnative and array.flags.writeable
     if not known or not array.flags.c_contiguous or not array.size:
         return None

@@ -1,6 +1,6 @@
-"""Decision: why an operator was or was not taken, and which kernel and config a region got.
+"""Decision: why an operator was taken or not, and which kernel and config a region got.
 
-Passes append to a DecisionLog; `explain` shows it. Nothing falls back without leaving one here.
+Passes append to a DecisionLog; `explain` shows it. Every fallback leaves a decision here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for one node of the graph.
+    """The decision for one node of the graph.
 
     Attributes
     ----------
@@ -21,9 +21,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     op : str
         The operator, or the operators of a region joined by " + ".
     taken : bool
-        True if one of our templates builds it; False if it is left to the generic schedule.
+        True if one of our templates builds it; False if it falls back to the generic schedule.
     function : str
-        The kernel's name in the compiled module; "" if it has none of its own.
+        The kernel's name in the compiled module; "" if the node has no kernel of its own.
     kernel : str
         The microkernel or schedule that runs.
     config : dict
@@ -32,17 +32,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         Where the configuration comes from: "default", "record FILE:LINE", "shipped record ...",
         "borrowed from ...".
     reason : str
-        Why, in words.
+        The reason, in words.
     on_vectors : str
-        Why products of it stay on vectors, if the target has tiles (AMX); "" if none does.
+        Why its products run on vectors although the target has tiles (AMX); else "".
     at_run_time : str
-        What its kernel decides when it runs, if sizes of it are open; "" if none are.
+        What its kernel decides at run time, if it has dynamic sizes; else "".
     flops : int
-        Operations of the anchor, of a sample if sizes are open; 0 if not counted.
+        Operations of the anchor, for a sample of dynamic sizes; 0 if not counted.
     workload : str
         The region's key.
     origins : tuple of str
-        The nodes of an ONNX model that it is about, each with its operator: "conv1 (Conv)".
+        The nodes of an ONNX model that it comes from, each with its operator: "conv1 (Conv)".
     """
 
     node: str
@@ -62,18 +62,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 DecisionLog = list[Decision]
 
-# The "operators" of decisions about no operator.
+# `op` of decisions that are not about an operator.
 LAYOUTS = "layouts"  # of a block
-REORDER = "reorder"  # that is in no region
-TENSORIZE = "tensorize"  # a sum of products that no operator of a template is
-NOTES = (LAYOUTS, TENSORIZE)  # that are no operators left without a template
+REORDER = "reorder"  # one outside any region
+TENSORIZE = "tensorize"  # a sum of products that is no operator of a template
+NOTES = (LAYOUTS, TENSORIZE)  # these are no operators without a template
 
 
 def uses_tiles(decisions: Sequence[Decision]) -> bool:
-    """Whether one of the kernels multiplies on AMX tiles."""
+    """Whether any kernel multiplies on AMX tiles."""
     return any("amx_" in decision.kernel for decision in decisions)
 
 
 def uses_half_tiles(decisions: Sequence[Decision]) -> bool:
-    """Whether one of them multiplies float16, which not every CPU with AMX does."""
+    """Whether any kernel multiplies float16 on tiles, which not every CPU with AMX can."""
     return any("amx_fp16_" in decision.kernel for decision in decisions)

@@ -8,13 +8,13 @@
     zero_point = R.quantize(R.negative(low), scale, R.const(0, "uint8"), out_dtype="uint8")
     q = R.quantize(x, scale, zero_point, out_dtype="uint8")
 
-This is ONNX's definition (operator DynamicQuantizeLinear): scale = (high - low) / 255,
-zero_point = saturate(round_half_even(0 - low / scale)), q = saturate(round_half_even(x / scale) +
-zero_point). ONNX does not define the result for a tensor of zeros, where low / 0 is NaN. Here its
-scale is 1 and its zero point 0, as in ONNX Runtime; also where the step underflows to 0.
-R.quantize rounds to even and saturates, so it does both roundings.
+This is ONNX's definition (operator DynamicQuantizeLinear): scale = (high - low) / 255, zero_point =
+saturate(round_half_even(0 - low / scale)), q = saturate(round_half_even(x / scale) + zero_point).
+ONNX does not define the result for a tensor of zeros, where low / 0 is NaN. Here, as in ONNX
+Runtime, its scale is 1 and its zero point 0; also if the step underflows to 0. R.quantize rounds
+half to even and saturates, so it does both roundings.
 
-torch has a least scale, and no other rule for zeros:
+torch has a smallest scale instead of a rule for zeros:
 
     scale = R.maximum(step, R.const(eps))
 """
@@ -44,13 +44,13 @@ class DynamicQuantize:
     Parameters
     ----------
     x
-        What is quantised, float32.
+        The tensor that is quantised, float32.
     q, scale, zero_point
         The chain's results: uint8 of the shape of `x`, float32 [] and uint8 [].
     positions
         Positions of the chain's bindings, ascending; the last one makes `q`.
     least
-        The least scale; None if zeros have scale 1.
+        The smallest scale; None if a tensor of zeros has scale 1.
     """
 
     x: relax.Expr
@@ -62,7 +62,7 @@ class DynamicQuantize:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
-        """What a region says of how the range is found."""
+        """Attributes of a region that say how the range becomes a scale."""
         return {} if self.least is None else {LEAST_SCALE: self.least}
 
 
@@ -88,7 +88,7 @@ def emit_dynamic_quantize(
     Parameters
     ----------
     builder
-        Its current block gets the bindings.
+        Its current block receives the bindings.
     x
         float32 of any shape.
 
@@ -106,7 +106,7 @@ def emit_dynamic_range(
 ) -> tuple[relax.Var, relax.Var]:
     """Writes the chain without its end: `scale` and `zero_point` of `emit_dynamic_quantize`.
 
-    With a least scale, that of torch.
+    With `least`, the scale is torch's.
     """
     emit, zero = builder.emit, _literal(np.float32(0))
     high = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
@@ -116,9 +116,9 @@ def emit_dynamic_range(
 
 
 def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuantize | None:
-    """The chain whose quantised tensor the binding at `position` makes, or None.
+    """The chain whose quantised tensor is bound at `position`, or None.
 
-    The reductions may keep their dimensions away only, operands of maximum and minimum may stand in
+    The reductions must reduce all axes and drop them, the operands of maximum and minimum may be in
     either order, and every intermediate value may have other users.
     """
     chain = ChainReader(graph)
@@ -160,7 +160,7 @@ class ChainReader:
         self.seen: list[int] = []
 
     def call(self, expr: relax.Expr | None, name: str) -> relax.Call | None:
-        """The call that defines an expression, if it is one of that operator."""
+        """The call that defines an expression, if it calls `name`; else None."""
         definition = None if expr is None else self.graph.definition(expr)
         if expr is None or not is_call(definition, f"relax.{name}"):
             return None
@@ -168,7 +168,7 @@ class ChainReader:
         return definition
 
     def step(self, scale: relax.Expr) -> tuple[relax.Call, float | None] | None:
-        """The division that makes a scale's step, and the least scale; None if it is no scale."""
+        """The division that makes a scale's step, and the smallest scale; None for other values."""
         least, raised = None, self.call(scale, "maximum")
         if raised is not None:
             chosen, least = raised.args[0], scalar_constant(raised.args[1])
@@ -190,7 +190,7 @@ class ChainReader:
         return step, least
 
     def extremes(self, extent: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
-        """(x, low) if an expression is the largest of x and 0, less low, the smallest of these."""
+        """(x, low) if an expression is max(x, 0) - low with low = min(x, 0); else None."""
         difference = self.call(extent, "subtract")
         if difference is None:
             return None
@@ -201,7 +201,7 @@ class ChainReader:
         return above, low
 
     def _extreme(self, expr: relax.Expr, outer: str, inner: str) -> relax.Expr | None:
-        """What the maximum (minimum) of all elements and 0 is taken of."""
+        """x, if an expression is the maximum (minimum) of 0 and all elements of x; else None."""
         bound = self.call(expr, outer)
         if bound is None:
             return None
@@ -215,9 +215,9 @@ class ChainReader:
 def ranges_in_place(
     graph: DataflowGraph,
 ) -> Iterator[tuple[relax.Var, tuple[relax.Expr, int, list[int]]]]:
-    """Scales and zero points of the chains of a block, as `DataflowGraph.range_items` has them.
+    """Scales and zero points of a block's chains, in the form of `DataflowGraph.range_items`.
 
-    The scale stands for the range, which is nowhere a tensor.
+    The scale stands for the range, as no tensor holds the range.
     """
     for position in range(len(graph.bindings)):
         chain = match_dynamic_quantize(graph, position)

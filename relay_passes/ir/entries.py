@@ -1,4 +1,4 @@
-"""The functions of a compiled module that others call: their names, and what one of them returns.
+"""Entry functions of a compiled module: their names, and the tensors that one of them returns.
 
 Programs are loaded and run without the compiler, so this imports no pass.
 """
@@ -11,24 +11,24 @@ from tvm.runtime import Tensor
 from .constants import constants_in
 
 MAIN = "main"
-"""The function that a model is."""
+"""The model's function."""
 
 BITS_ENTRY = "main_bits"
-"""The same with uint16 in place of bfloat16, of a model that has such inputs or outputs."""
+"""Variant of `main` with uint16 in place of bfloat16, if an input or output is bfloat16."""
 
 INTO_ENTRY = "main_into"
-"""The same that writes outputs into tensors of the caller."""
+"""Variant of `main` that writes outputs into tensors of the caller."""
 
 SHAPES_ENTRY = "main_shapes"
-"""The shapes of these outputs."""
+"""Computes the output shapes for `main_into`."""
 
 WEIGHTS_ENTRY = "tvm_hybrid_weights"
-"""Hands out the large constants."""
+"""Returns the large constants."""
 
 RELEASE_ENTRY = "tvm_hybrid_release"
-"""Lets go of the last results, in a program whose results are large."""
+"""Releases the last results, in a program with large results."""
 
 
 def weights_in(mod: IRModule) -> list[Tensor]:
-    """What the entry of a module that has it returns; nothing if there is none."""
+    """The tensors that a module's weights entry returns; empty if the module has no such entry."""
     return [x.value for x in constants_in(mod[WEIGHTS_ENTRY])] if WEIGHTS_ENTRY in mod else []

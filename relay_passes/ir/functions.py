@@ -1,4 +1,4 @@
-"""Functions of a module: regions, entries, and functions that move out while a pass works."""
+"""Functions of a module: region functions, and kernels' attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tir_schedules.core.region import Region
 
 from .graph import AnyBinding, nodes_in, region_tensor
 
-# Region functions: private functions of a module, each one region with its meaning in Relax.
+# A region function is a private function of a module: one region, and its meaning in Relax.
 #
 # @R.function(private=True)
 # def fused_matmul(x, w, b):
@@ -23,17 +23,17 @@ from .graph import AnyBinding, nodes_in, region_tensor
 
 
 COMPOSITE = "Composite"
-REGION = "tvm_hybrid.region"  # the Region as JSON; kernels have it too, until they are merged
-REASON = "tvm_hybrid.reason"  # why a region is as it is, for `explain`
+REGION = "tvm_hybrid.region"  # the Region as JSON; kernels keep it until they are merged
+REASON = "tvm_hybrid.reason"  # why a region was formed or changed, for `explain`
 # Attributes of kernels.
 KERNEL = "tvm_hybrid.kernel"
-# The kernel reads its parameters as fast at any element's address.
+# The kernel reads unaligned parameters as fast as aligned ones.
 UNALIGNED = "tvm_hybrid.unaligned"
-# Pairs of an argument and a result that may be one tensor, and that may have room for more rows.
+# Pairs of an argument and a result that may share memory; the memory may have room for more rows.
 IN_PLACE = "tvm_hybrid.in_place"
 VIEW = "tvm_hybrid.view"
-"""Attribute of a kernel that does nothing but give its input another shape."""
-# It takes tensors of bfloat16 as their bits, too.
+"""Attribute of a kernel that only reshapes its input."""
+# The kernel also takes bfloat16 tensors as their bits.
 TAKES_BITS = "tvm_hybrid.takes_bits"
 PREFIX = "tvm_hybrid."
 NO_ATTRS: Mapping[str, Any] = {}
@@ -41,14 +41,14 @@ Options = ParamSpec("Options")
 
 
 def is_region_function(function: object) -> TypeGuard[relax.Function]:
-    """Whether a function of a module is one that `region_function` made."""
+    """Whether a function of a module was made by `region_function`."""
     return (
         isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
     )
 
 
 def is_foreign_kernel(function: object) -> TypeGuard[tirx.PrimFunc]:
-    """Whether a function is a kernel that no template of ours has made."""
+    """Whether a function is a kernel that no template of ours made."""
     return isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {})
 
 
@@ -64,12 +64,12 @@ def region_of(function: relax.Function | tirx.PrimFunc) -> Region:
     return _region_from(str(function.attrs[REGION]))
 
 
-_region_from = functools.lru_cache(1 << 12)(Region.from_json)  # every pass asks for all regions
+_region_from = functools.lru_cache(1 << 12)(Region.from_json)  # every pass reads all regions
 
 
 def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
-    """The different regions of a partitioned module and how often it calls each, in order of their
-    functions' names."""
+    """The distinct regions of a partitioned module, in order of their functions' names, with how
+    often the module calls each."""
     calls, regions = Counter[str](), dict[str, Region]()
     for _, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
         if is_region_function(function):
@@ -92,11 +92,11 @@ def region_function(
     Parameters
     ----------
     region : Region
-        It becomes an attribute.
+        The region; stored as an attribute.
     parameters : sequence of relax.Var
-        For the region's inputs, then its operands.
+        The region's inputs, then its operands.
     emit : callable
-        Emits what the region computes of the parameters; returns the result.
+        Emits what the region computes from the parameters; returns the result.
     attrs : mapping
         Further attributes.
     """
@@ -112,11 +112,11 @@ def emit_body(
     Parameters
     ----------
     builder : BlockBuilder
-        Within a dataflow block.
+        In a dataflow block.
     function : Function
-        The region function; it stays as it is.
+        The region function; it is not changed.
     values : dict
-        What stands for its parameters; receives what stands for its variables.
+        Values of its parameters; receives the values of its variables.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def emit_body(
 
 
 def emit_as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
-    """The parameter of an argument, in the shape in which the operators inside use it."""
+    """A parameter in the shape of its argument, which the operators inside use."""
     actual, seen = region_tensor(expr), region_tensor(parameter)
     if actual is None or seen is None or actual.shape == seen.shape:
         return parameter
@@ -155,8 +155,8 @@ def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> rel
 
 
 def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
-    """An expression with other values in the place of some, in branches too; what has none stays
-    the same object."""
+    """An expression with some values replaced, in branches too; an expression without such values
+    stays one object."""
     if isinstance(expr, relax.SeqExpr):
         blocks = [
             type(block)([rebound(each, renamed(each.value, items)) for each in block.bindings])
@@ -178,7 +178,7 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
 
 
 def rebound(binding: AnyBinding, value: relax.Expr, var: relax.Var | None = None) -> AnyBinding:
-    """A binding of another value, and to another variable if there is one; casts stay casts."""
+    """A binding with another value, and another variable if given; a cast stays a cast."""
     if var is None and value.same_as(binding.value):
         return binding
     var = binding.var if var is None else var
@@ -195,7 +195,7 @@ def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
 def with_blocks(
     function: relax.Function, blocks: Iterable[relax.BindingBlock], result: relax.Expr | None = None
 ) -> relax.Function:
-    """A function of other blocks that returns the same, or what has the same type."""
+    """A function with other blocks, and its old result or one of the old result's type."""
     body = relax.SeqExpr(list(blocks), function.body.body if result is None else result)
     set_type(body, function.body.ty)
     return with_body(function, body)
@@ -204,7 +204,7 @@ def with_blocks(
 def with_renamed(
     function: relax.Function, items: Mapping[relax.Expr, relax.Expr]
 ) -> relax.Function:
-    """A function with other values and functions in the place of some, in branches too."""
+    """A function with some values and functions replaced, in branches too."""
     body = renamed(function.body, items)
     assert isinstance(body, relax.SeqExpr)
     return with_blocks(function, body.blocks, body.body)
@@ -213,7 +213,7 @@ def with_renamed(
 def with_args(
     call: relax.Call, args: Sequence[relax.Expr], ty: ir.Type | None = None, /, **changed: Any
 ) -> relax.Call:
-    """The same operator of other operands.
+    """A call of the operator with other operands.
 
     Parameters
     ----------
@@ -222,9 +222,9 @@ def with_args(
     args : sequence of relax.Expr
         All operands.
     ty : Type, optional
-        What it computes, if that is known; TVM takes long to infer it for convolutions.
+        The result's type if known; TVM takes long to infer it for convolutions.
     **changed
-        Attributes that have other values than in `call`.
+        Attributes that differ from those of `call`.
     """
     attrs = attrs_with(call.attrs, **changed) if changed else call.attrs
     return relax.Call(call.op, list(args), attrs, call.ty_args, ret_ty=ty)
@@ -233,7 +233,7 @@ def with_args(
 def named_pass(
     rewrite: Callable[Concatenate[IRModule, Options], IRModule],
 ) -> Callable[Options, ir.transform.Pass]:
-    """Makes a pass of a function: called with the options, it gives the pass of its name."""
+    """Makes a pass from a function; called with the options, it gives a pass of its name."""
 
     @functools.wraps(rewrite)
     def made(*args: Options.args, **kwargs: Options.kwargs) -> ir.transform.Pass:

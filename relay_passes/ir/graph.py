@@ -1,4 +1,4 @@
-"""Reads a dataflow block: who defines a value, who uses it, what a call is."""
+"""Reads a dataflow block: definitions, uses, operators and tensor types."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tir_schedules.core.size import SymbolicSize, quotient
 
 AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 
-RANGE_DTYPES = ("float32", "uint8", "int32")  # that hold a zero point of uint8 as it is
+RANGE_DTYPES = ("float32", "uint8", "int32")  # types that hold a uint8 zero point exactly
 
 
 _last = threading.local()
-# Passes ask for the same types again and again; by address.
+# Keyed by address: passes read one type many times.
 _read_types: dict[int, tuple[Any, _ReadType | None]] = {}
 _MOST_READ = 1 << 14
-# By address, too; TVM never drops an operator.
+# Keyed by address; TVM never drops an operator.
 _op_names: dict[int, str] = {}
 
 
 def forget_block() -> None:
-    """Lets go of the block that this thread read last, with its constants, and of types."""
+    """Forgets the block that this thread read last, its constants, and all types read."""
     _last.read, _last.variables = (None,), {}
     _read_types.clear()
 
@@ -43,24 +43,24 @@ class DataflowGraph:
     block : relax.DataflowBlock
         In A-normal form: every argument is a variable, a constant or a tuple of them.
     fuse : bool
-        Whether a region may take in what stands before and after its anchor.
+        Whether a region may include operators before and after its anchor.
 
     Attributes
     ----------
     fuse : bool
         As given.
     bindings, position, users
-        The block's bindings; where a variable is bound, and where it is used. Not to be changed.
+        The bindings; per variable its binding's position and its users. Not to be changed.
     taken : set of int
         Positions that have become part of regions.
     read : set of relax.Expr
-        What regions read; they may pass over the bindings between it and their own.
+        Values that regions read, perhaps past bindings that they absorbed; they escape.
     weights : set of relax.Expr
-        What is known before a run, though not at compile time.
+        Values that are known before a run, but not at compile time.
     rounds : bool
-        Whether products by weights of few bits may round their operands to bfloat16.
+        Whether products with weights of few bits may round their operands to bfloat16.
     programs : mapping
-        The functions of the module by their variables, for what reads those that a call calls.
+        The functions of the module by global variable.
     """
 
     bindings: list[AnyBinding]
@@ -90,7 +90,7 @@ class DataflowGraph:
         self.range_items = {**found}
 
     def value(self, position: int) -> Any:
-        """What the binding at a position binds; `op_name` tells what kind of expression it is."""
+        """The expression bound at a position; `op_name` gives its operator."""
         return self.bindings[position].value
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:
@@ -99,7 +99,8 @@ class DataflowGraph:
         return None if index is None else self.bindings[index].value
 
     def only_user(self, var: relax.Expr) -> int | None:
-        """Position of the binding that alone needs a value; None if there are others, or none."""
+        """Position of the only user of a value; None if there are several or none, or for an
+        output."""
         users = self.users_of(var)
         inside = isinstance(var, relax.DataflowVar)
         return users[0] if inside and len(users) == 1 else None
@@ -115,11 +116,11 @@ class DataflowGraph:
         return None if found is None else (found[0], found[1])
 
     def range_chain(self, expr: relax.Expr) -> list[int]:
-        """Positions of the bindings that take an item out of a range, in order."""
+        """Positions of the bindings that extract an item from a range, in order."""
         return self.range_items[expr][2]
 
     def _range_items(self) -> dict[relax.Expr, tuple[relax.Expr, int, list[int]]]:
-        """Every variable that is an item of a range: (range, which one, positions of its chain)."""
+        """Maps every item of a range to (range, index of the item, positions of its chain)."""
         found: dict[relax.Expr, tuple[relax.Expr, int, list[int]]] = {}
         for position, binding in enumerate(self.bindings):
             call = binding.value
@@ -148,13 +149,12 @@ class DataflowGraph:
 
 
 def bindings_of(function: relax.Function) -> list[AnyBinding]:
-    """What the blocks of a function bind, in order."""
+    """The bindings of all blocks of a function, in order."""
     return [binding for block in function.body.blocks for binding in block.bindings[:]]
 
 
 def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> list[relax.Var]:
-    """What is computed of a value by at most `depth` operators, one behind the other; nearest
-    first."""
+    """Values computed from a value by chains of at most `depth` operators, nearest first."""
     found: dict[relax.Var, None] = {var: None}
     frontier = [var]
     for _ in range(depth):
@@ -178,7 +178,7 @@ def op_name(expr: relax.Expr | None) -> str:
 
 
 def packed_name(expr: relax.Expr) -> str:
-    """Name of the function outside of the module that an expression calls; "" if it calls none."""
+    """Name of the external function that an expression calls; "" if it calls none."""
     outside = isinstance(expr, relax.Call) and isinstance(expr.op, relax.ExternFunc)
     return str(expr.op.global_symbol) if outside else ""
 
@@ -189,34 +189,34 @@ def is_call(expr: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
 
 
 def static_tensor(expr: relax.Expr) -> Tensor | None:
-    """Shape and element type of a tensor expression; None if not known at compile time."""
+    """Shape and element type of a tensor; None if they are not static."""
     read = _read_type(expr.ty)
     return None if read is None or not read.known else read.tensor(expr)
 
 
 def region_tensor(expr: relax.Expr) -> Tensor | None:
-    """The same, with symbolic sizes; None if the shape itself is not known.
+    """Shape and element type of a tensor, dynamic sizes as symbols; None if the shape is unknown.
 
-    A size is a sum of products of variables, and of quotients and the like, each a symbol.
+    A size is a sum of products of variables; a quotient or another operation becomes a symbol.
     """
     read = _read_type(expr.ty)
     return None if read is None else read.tensor(expr)
 
 
 class _ReadType(NamedTuple):
-    """What is computed and what is a constant of a tensor's type; whether sizes are numbers."""
+    """A type's tensor for computed values and for constants; whether all sizes are static."""
 
     computed: Tensor
     constant: Tensor
     known: bool
 
     def tensor(self, expr: relax.Expr) -> Tensor:
-        """What an expression of the type is."""
+        """The tensor for an expression of the type."""
         return self.constant if isinstance(expr, ir.GenericConst) else self.computed
 
 
 def _read_type(ty: Any) -> _ReadType | None:
-    """What a type says; None if it is not that of a tensor, or says less."""
+    """What a type says; None unless it is a tensor type with known shape and element type."""
     place = object_address(ty)
     known = _read_types.get(place)  # the object is kept, so no other one has its address
     if known is None:
@@ -236,12 +236,12 @@ def _read_type(ty: Any) -> _ReadType | None:
 
 
 def size_of(extent: Any) -> int:
-    """An extent of a shape, or another whole number in terms of such, as a size."""
+    """An extent of a shape, or an integer expression of extents, as a size."""
     return _size(extent, {})
 
 
 def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
-    """A shape for a Relax operator, its symbols the variables of some tensors' shapes."""
+    """A shape for a Relax operator; its symbols become the variables in some tensors' shapes."""
     symbols: dict[str, Any] = {}
     extents: dict[int, Any] = {}
     for expr in exprs:
@@ -249,7 +249,7 @@ def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
             extents.setdefault(_size(extent, symbols), extent)
 
     def written(size: int) -> Any:
-        """As there, if it is: TVM does not see that sums of products are equal to products."""
+        """The extent as the tensors write it: TVM cannot prove sums equal to products."""
         if size in extents:
             return extents[size]
         for known, extent in extents.items():
@@ -263,12 +263,12 @@ def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
 
 
 def reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
-    """A tensor in another shape, whose symbols are those of its own."""
+    """A tensor in another shape, whose symbols occur in the tensor's own shape."""
     return relax.op.reshape(expr, relax_shape(shape, expr))
 
 
 def _size(extent: Any, found: dict[str, Any]) -> int:
-    """An extent as a size; `found` receives what its symbols stand for."""
+    """An extent as a size; `found` receives the expression that each symbol stands for."""
     if isinstance(extent, int) or hasattr(extent, "value"):
         return int(extent)
     if isinstance(extent, (tirx.Add, tirx.Sub, tirx.Mul)):
@@ -281,16 +281,16 @@ def _size(extent: Any, found: dict[str, Any]) -> int:
     return SymbolicSize.of(name)
 
 
-# To simplify an extent takes long, and passes ask for the same ones again and again.
+# Simplifying an extent is slow, and passes ask for one extent many times.
 _named: dict[int, tuple[Any, str]] = {}
 _MOST_NAMED = 1 << 12
 
 
 def _symbol(extent: Any) -> str:
-    """The name of a variable, or one for what is neither a sum nor a product."""
+    """A variable's name, or a generated name for an expression that is no sum or product."""
     if isinstance(extent, tirx.Var):
         return str(extent.name)
-    known = _named.get(hash(extent))  # of the object, which is kept, not of what it says
+    known = _named.get(hash(extent))  # hashes the object, which is kept alive, not its content
     if known is not None and known[0].same_as(extent):
         return known[1]
     variables: list[tirx.Var] = []
@@ -314,20 +314,20 @@ def _extent(size: int, variables: Mapping[str, Any]) -> Any:
 
 
 def known_tensor(expr: relax.Expr) -> Tensor:
-    """`region_tensor` of an expression whose shape was found to be known."""
+    """`region_tensor` of an expression that is known to have one."""
     tensor = region_tensor(expr)
     assert tensor is not None
     return tensor
 
 
 def is_f32(expr: relax.Expr) -> bool:
-    """Whether an expression is a float32 tensor whose sizes are known or symbolic."""
+    """Whether an expression is a float32 tensor of known shape, static or symbolic."""
     tensor = region_tensor(expr)
     return tensor is not None and tensor.dtype == "float32"
 
 
 def same_shape(a: relax.Expr, b: relax.Expr) -> bool:
-    """Whether two tensors have the same shape, whatever the symbols are."""
+    """Whether two tensors have equal shapes, static or symbolic."""
     first, second = region_tensor(a), region_tensor(b)
     return first is not None and second is not None and first.shape == second.shape
 
@@ -339,9 +339,8 @@ def scalar_constant(expr: relax.Expr) -> float | None:
     return None
 
 
-# Which variables an expression uses; remembered for the block that was read last.
-#
-# One pass after the other reads the same block, and passes keep most of its values.
+# Variables that an expression uses, cached for the block that was read last: consecutive passes
+# read one block, and keep most of its values.
 
 
 def variables(expr: relax.Expr) -> Sequence[relax.Var]:
@@ -351,7 +350,7 @@ def variables(expr: relax.Expr) -> Sequence[relax.Var]:
 
 
 def read_variables(values: Iterable[relax.Expr]) -> list[Sequence[relax.Var]]:
-    """The variables of all values of a block, which are remembered in place of another block's."""
+    """The variables of all values of a block; the cache then holds this block's values only."""
     before, known = _known(), {}
     found = []
     for value in values:
@@ -363,7 +362,7 @@ def read_variables(values: Iterable[relax.Expr]) -> list[Sequence[relax.Var]]:
 
 
 def _known() -> dict[int, tuple[relax.Expr, Sequence[relax.Var]]]:
-    """By address; the object is kept, so no other one has it."""
+    """The cache by address; each object is kept alive, so no other object gets its address."""
     known: dict[int, Any] = getattr(_last, "variables", {})
     return known
 
@@ -381,12 +380,12 @@ def _read(expr: relax.Expr) -> Sequence[relax.Var]:
 
 
 def _visited(expr: relax.Expr) -> list[relax.Var]:
-    """The same by TVM's visitor, for expressions of any kind."""
+    """Variables of any expression, found by TVM's visitor."""
     return [node for node in nodes_in(expr) if isinstance(node, relax.Var)]
 
 
 def nodes_in(expr: relax.Expr) -> list[relax.Expr]:
-    """Every node of an expression or a function, each once, operands before what reads them."""
+    """Every node of an expression or a function, each once, operands before their users."""
     found: list[relax.Expr] = []
     relax.analysis.post_order_visit(expr, found.append)
     return found

@@ -1,7 +1,7 @@
-"""Operators that move elements and compute nothing: where an axis of their argument goes.
+"""Operators that move elements and compute nothing, and where they move an axis.
 
-An elementwise operator, such as quantising, may run before or after them. If it has parameters
-along an axis, one must know where that axis is on the other side.
+An elementwise operator such as quantize may run before or after them. If it has parameters along an
+axis, a pass must know the axis on the other side.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .graph import AnyBinding, DataflowGraph, is_call, op_name, region_tensor, s
 from .rewrite import Bindings, is_relax
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 
-# (call, axis of its argument or result) -> the axis on the other side; None if it is none there.
+# (call, axis of its argument or result) -> the axis on the other side; None if it has none there.
 Shape = tuple[int, ...]
 MapAxis = Callable[[relax.Call, int], "int | None"]
 
 
 def moves(call: relax.Expr | None) -> TypeGuard[relax.Call]:
-    """Whether an expression only moves elements of its first argument, a tensor."""
+    """Whether an expression only moves elements of its first argument."""
     name = op_name(call)
     return (
         isinstance(call, relax.Call)
@@ -36,7 +36,7 @@ def moves(call: relax.Expr | None) -> TypeGuard[relax.Call]:
 
 
 def moves_all(call: relax.Expr | None) -> TypeGuard[relax.Call]:
-    """Whether in addition no element is left out, so that work done before is not wasted."""
+    """Whether `moves` holds and no element is dropped, so that no work done before it is wasted."""
     if is_call(call, *RESIZES):
         before, after = region_tensor(call.args[0]), region_tensor(call)
         if before is None or after is None or not _copies_nearest(call):
@@ -46,14 +46,14 @@ def moves_all(call: relax.Expr | None) -> TypeGuard[relax.Call]:
 
 
 def keeps_order(call: relax.Expr | None) -> TypeGuard[relax.Call]:
-    """Whether an expression only gives its argument another shape."""
+    """Whether an expression only reshapes its argument."""
     return op_name(call) in RESHAPES
 
 
 def picks_largest(call: relax.Expr | None) -> TypeGuard[relax.Call]:
-    """Whether an expression picks the largest of several elements, at least one in each window.
+    """Whether an expression picks the largest element of windows, none of which is empty.
 
-    Increasing functions, such as dequantising, give the same before and after.
+    An increasing function such as dequantize may be applied before or after it.
     """
     if not is_call(call, *MAX_POOLS) or bool(call.attrs.ceil_mode):
         return False
@@ -67,32 +67,32 @@ def picks_largest(call: relax.Expr | None) -> TypeGuard[relax.Call]:
 
 
 def result_axis(call: relax.Call, axis: int) -> int | None:
-    """Where an axis of the argument is in the result; None if it is not there as it was."""
+    """The result's axis for an axis of the argument; None if it does not survive unchanged."""
     return _TO_RESULT[op_name(call)](call, axis)
 
 
 def argument_axis(call: relax.Call, axis: int) -> int | None:
-    """Where an axis of the result is in the argument; for what `moves_all` or `picks_largest`."""
+    """The argument's axis for an axis of the result, if `moves_all` or `picks_largest`."""
     return _TO_ARGUMENT[op_name(call)](call, axis)
 
 
 def on(call: relax.Call, data: relax.Expr) -> relax.Call:
-    """The same operator on another tensor of the same shape."""
+    """The operator on another tensor of equal shape."""
     return with_args(call, [data, *call.args[1:]])
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A value that is another one times a number.
+    """A value that is another value times a number.
 
     Attributes
     ----------
     source : relax.Expr
-        What is multiplied.
+        The value that is multiplied.
     factor : float
-        By what.
+        The number.
     path : tuple of relax.Call
-        What moves or rounds it from there to the value, the first to be applied first.
+        Calls that move or round the product on its way to the value, the first one first.
     """
 
     source: relax.Expr
@@ -113,7 +113,7 @@ def only_needed_for(
     ends: Callable[[relax.Expr], bool],
     passes: Callable[[relax.Expr], bool],
 ) -> bool:
-    """Whether nothing needs a value but operators of a kind, perhaps behind some that it passes."""
+    """Whether all users of a value are of one kind, directly or behind operators that `passes`."""
     users = [graph.bindings[user] for user in graph.users_of(var)]
     return isinstance(var, relax.DataflowVar) and all(
         ends(each.value) or (passes(each.value) and only_needed_for(graph, each.var, ends, passes))
@@ -124,14 +124,14 @@ def only_needed_for(
 def split_alike(
     block: Bindings, split: relax.Call, data: relax.Expr, change: Callable[[relax.Expr], relax.Expr]
 ) -> relax.Tuple:
-    """What a split makes of another tensor, each part changed by itself."""
+    """Splits another tensor as `split` does, and changes each part."""
     parts = block.emit(on(split, data))
     items = [block.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
     return relax.Tuple([block.emit(change(item)) for item in items])
 
 
 def parts_of_concat(call: relax.Call) -> list[relax.Expr]:
-    """The tensors that a concat joins; none if they are not written there."""
+    """The tensors that a concat joins; empty if its argument is no explicit tuple."""
     tensors = call.args[0]
     return list(tensors.fields) if isinstance(tensors, relax.Tuple) else []
 
@@ -147,7 +147,7 @@ def _rank(expr: relax.Expr) -> int:
 
 
 def _by_shapes(map_axis: Callable[[Shape, Shape, int], int | None]) -> MapAxis:
-    """(shapes of the argument and the result, axis) -> the axis, for those that are known."""
+    """Makes a MapAxis of a function of (argument's shape, result's shape, axis)."""
 
     def mapped(call: relax.Call, axis: int) -> int | None:
         before, after = region_tensor(call.args[0]), region_tensor(call)
@@ -194,7 +194,7 @@ def _pooled(call: relax.Call, axis: int) -> int | None:
 
 
 def _copies_nearest(call: relax.Call) -> bool:
-    """Whether a resize takes every element from the argument, and gives it the same type."""
+    """Whether a resize only copies elements of its argument, in the argument's type."""
     attrs = call.attrs
     inside = str(attrs.coordinate_transformation_mode) != "tf_crop_and_resize"
     same_type = str(call.ty.dtype) == str(call.args[0].ty.dtype)
@@ -212,7 +212,7 @@ _TO_RESULT: dict[str, MapAxis] = {
     "relax.tile": _by_shapes(_tiled),
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }
-MOVING = tuple(_TO_RESULT)  # what `moves` or `picks_largest`
+MOVING = tuple(_TO_RESULT)  # operators that `moves` or `picks_largest` may accept
 _TO_ARGUMENT: dict[str, MapAxis] = {
     **dict.fromkeys(RESHAPES, _by_shapes(lambda a, b, axis: reshaped_axis(b, a, axis))),
     "relax.permute_dims": lambda call, axis: permutation(call)[axis],
@@ -221,11 +221,11 @@ _TO_ARGUMENT: dict[str, MapAxis] = {
 }
 
 
-# Weights that are parameters of a function: known before a run, though not at compile time.
+# Weights that are parameters of a function: known before a run, but not at compile time.
 #
-# TVM's front ends give a function with such parameters the attribute `num_input`: those behind the
-# first so many are weights, or tuples of them (`relax.transform.BundleModelParams`). What only
-# moves the elements of a weight, or adds numbers around them, is one, too.
+# TVM's front ends give such a function the attribute `num_input`: parameters after the first
+# `num_input` are weights, or tuples of weights (`relax.transform.BundleModelParams`). A weight with
+# its elements moved or padded is a weight, too.
 
 
 NUM_INPUT = "num_input"
@@ -249,12 +249,12 @@ def weights_of(mod: IRModule) -> set[relax.Expr]:
 
 
 def moved_weights(bindings: Iterable[AnyBinding], weights: set[relax.Expr]) -> set[relax.Expr]:
-    """Some weights, and what a block makes of them by moving elements or taking them of a tuple."""
+    """Weights, and what a block makes of them by moving, padding, or taking tuple items."""
     found = set(weights)
     for binding in bindings if found else ():
         value = binding.value
         made = isinstance(value, relax.TupleGetItem) and value.tuple_value in found
-        if is_call(value, "relax.take"):  # at places that are known
+        if is_call(value, "relax.take"):  # only at constant indices
             known = isinstance(value.args[1], ir.GenericConst) and moves(value)
             made = known and value.args[0] in found
         elif is_call(value, "relax.nn.pad") or moves_all(value):
@@ -265,7 +265,7 @@ def moved_weights(bindings: Iterable[AnyBinding], weights: set[relax.Expr]) -> s
 
 
 def weight_bytes(weights: Iterable[relax.Expr]) -> int:
-    """Bytes of weights; tuples have those of their tensors."""
+    """Bytes of weights; a tuple counts all of its tensors."""
     types = [
         ty
         for weight in weights

@@ -1,7 +1,7 @@
 """Reads and writes R.quantize and R.dequantize.
 
-R.dequantize(q, scale, zero_point, axis)        q stands for scale * (q - zero_point)
-R.quantize(x, scale, zero_point, axis)          the q that stands for the number nearest to x
+R.dequantize(q, scale, zero_point, axis)        the number scale * (q - zero_point)
+R.quantize(x, scale, zero_point, axis)          the q whose number is nearest to x
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Quantization:
     Attributes
     ----------
     scale, zero_point : relax.Expr
-        Of one element; or of one axis, one element for each index along `axis`.
+        One element for the tensor, or one for each index along `axis`.
     axis : int or None
-        None if both have one element only.
+        None if scale and zero point have one element each.
     """
 
     scale: relax.Expr
@@ -42,13 +42,13 @@ class Quantization:
 
     @property
     def key(self) -> Hashable:
-        """Equal for quantisations that are known to be the same."""
+        """Equal for quantisations that are known to be equal."""
         return _key(self.scale), _key(self.zero_point), self.axis
 
     @property
     def known(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Scale and zero point if they are constants, and every scale is an ordinary positive
-        number."""
+        """Scale and zero point if both are constant and every scale is positive and far from
+        overflow; else None."""
         if not all(isinstance(e, ir.GenericConst) for e in (self.scale, self.zero_point)):
             return None
         scale = self.scale.value.numpy()
@@ -58,21 +58,21 @@ class Quantization:
         return scale, self.zero_point.value.numpy()
 
     def along(self, axis: int | None) -> Quantization:
-        """The same of a tensor whose quantised axis stands elsewhere."""
+        """This quantisation for a tensor whose quantised axis is `axis`."""
         return replace(self, axis=axis)
 
     def quantize(self, x: relax.Expr, dtype: str) -> relax.Expr:
-        """The call that quantises a tensor so."""
+        """A call that quantises a tensor by this quantisation."""
         axis = -1 if self.axis is None else self.axis
         return relax.op.quantize(x, self.scale, self.zero_point, axis=axis, out_dtype=dtype)
 
     def dequantize(self, q: relax.Expr, dtype: str) -> relax.Expr:
-        """The call that dequantises a tensor so."""
+        """A call that dequantises a tensor by this quantisation."""
         axis = -1 if self.axis is None else self.axis
         return relax.op.dequantize(q, self.scale, self.zero_point, axis=axis, out_dtype=dtype)
 
     def saturates(self, low: float, high: float, dtype: str) -> bool:
-        """Whether every x <= low becomes the least integer of a type, every x >= high the largest.
+        """Whether every x <= low becomes the type's smallest integer, every x >= high the largest.
 
         A clip to low..high before the quantisation then changes nothing.
         """
@@ -87,14 +87,14 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A float tensor as the integers that stand for it.
+    """A float tensor in the form of quantised integers.
 
     Attributes
     ----------
     data : relax.Expr
         The integers.
     quantization : Quantization
-        What they stand for.
+        Their scale and zero point.
     dtype : str
         Element type of the float tensor.
     """
@@ -109,12 +109,12 @@ class Quantized:
         return str(self.data.ty.dtype)
 
     def dequantize(self) -> relax.Expr:
-        """The float tensor."""
+        """A call that gives the float tensor."""
         return self.quantization.dequantize(self.data, self.dtype)
 
 
 def read_dequantize(call: relax.Expr | None) -> Quantized | None:
-    """What a call of R.dequantize reads; None if it is none, or of other types than integers."""
+    """The tensor that R.dequantize dequantises; None for other calls and types."""
     if not is_call(call, "relax.dequantize"):
         return None
     quantization = _read(call)
@@ -124,7 +124,7 @@ def read_dequantize(call: relax.Expr | None) -> Quantized | None:
 
 
 def read_quantize(call: relax.Expr) -> Quantization | None:
-    """How a call of R.quantize quantises; None if it is none, or to another type than 8 bits."""
+    """The quantisation of an R.quantize to 8 bits; None for any other call."""
     if not is_call(call, "relax.quantize") or str(call.ty.dtype) not in RANGES:
         return None
     return _read(call)
@@ -141,7 +141,7 @@ def _read(call: relax.Call) -> Quantization | None:
 
 
 def _compact(expr: relax.Expr) -> relax.Expr:
-    """A constant of equal elements as one number."""
+    """A constant whose elements are all equal, as one number."""
     if not isinstance(expr, ir.GenericConst):
         return expr
     array = expr.value.numpy()
@@ -157,18 +157,18 @@ def _key(expr: relax.Expr) -> Hashable:
     return str(array.dtype), array.shape, array.tobytes()
 
 
-# Zero points: 8-bit integers q stand for the numbers (q - z) * s. What passes compute with q - z.
+# Zero points: an 8-bit integer q means the number (q - z) * s. What passes compute with q - z:
 #
 #     sum_k (a - za) * sa * (w - zw) * sw  =  sa * sw * sum_k (a - za) * (w - zw)
 #     sum_n (q - z) * s                    =  s * (sum_n q - n * z)
 #     |q - z|  <=  largest(q)
 #
-# So products and sums are sums of integers, exact in any order, that are scaled once. How kernels
-# add for -128..127 what they compute with 0..255 is in tir_schedules.product.zero_points.
+# So products and sums are sums of integers, exact in any order, and scaled once. How a kernel
+# computes -128..127 with 0..255 is in tir_schedules.product.zero_points.
 
 
 LIMIT = 2**31
-"""Sums of 32 bits have a smaller magnitude."""
+"""32-bit sums must have a smaller magnitude."""
 
 
 def centred(emit: Emit, q: relax.Expr, zero_point: relax.Expr | None) -> relax.Expr:
@@ -177,11 +177,11 @@ def centred(emit: Emit, q: relax.Expr, zero_point: relax.Expr | None) -> relax.E
     Parameters
     ----------
     emit : callable
-        Gets every operator.
+        Emits every operator.
     q : relax.Expr
         Integers.
     zero_point : relax.Expr or None
-        z, in a shape that broadcasts to that of q.
+        z, in a shape that broadcasts to the shape of q.
     """
     wide = emit(relax.op.astype(q, "int32"))
     if zero_point is None:
@@ -193,7 +193,7 @@ def centred(emit: Emit, q: relax.Expr, zero_point: relax.Expr | None) -> relax.E
 
 
 def known_centred(quantized: Quantized) -> np.ndarray | None:
-    """Constant integers less their zero points, int32; None if they are not all constant."""
+    """Constant integers minus their zero points, int32; None if one of both is not constant."""
     zero_point = quantized.quantization.zero_point
     if not all(isinstance(each, ir.GenericConst) for each in (quantized.data, zero_point)):
         return None
@@ -202,8 +202,8 @@ def known_centred(quantized: Quantized) -> np.ndarray | None:
 
 
 def known_value(quantized: Quantized) -> np.ndarray | None:
-    """The f32 numbers that constant integers stand for, rounded where the operator rounds; None if
-    they, their scales or zero points are not constant, or scales are extreme."""
+    """The f32 numbers of constant integers, rounded as the operator rounds; None if integers,
+    scales or zero points are not constant, or scales are extreme."""
     known, integers = quantized.quantization.known, known_centred(quantized)
     if known is None or integers is None:
         return None
@@ -224,7 +224,7 @@ def _along(parameters: np.ndarray, quantized: Quantized) -> np.ndarray:
 
 
 def largest(quantized: Quantized) -> int:
-    """Largest magnitude that q - z can have."""
+    """Largest possible magnitude of q - z."""
     low, high = RANGES[quantized.data_dtype]
     zero_point = quantized.quantization.zero_point
     if not isinstance(zero_point, ir.GenericConst):
@@ -237,16 +237,16 @@ def largest(quantized: Quantized) -> int:
 
 
 def largest_sums(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray:
-    """Magnitudes that no sum of products exceeds, for each channel.
+    """For each channel, a bound for the magnitude of sums of products.
 
     Parameters
     ----------
     a : Quantized
-        The factor that varies.
+        The factor that is not constant.
     weights : numpy.ndarray
-        The integers that it is multiplied with, less their zero points.
+        The constant integers minus their zero points.
     channels : int
-        The axis of these for the result's channels; all others are summed over.
+        The axis of `weights` for the result's channels; all other axes are summed over.
     """
     others = tuple(axis for axis in range(weights.ndim) if axis != channels)
     return np.abs(weights).sum(axis=others, dtype=np.int64) * largest(a)
@@ -265,7 +265,7 @@ def largest_sums(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray
 
 
 def is_transposable(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether an expression is made of constants by casts, dequantisation and arithmetic."""
+    """Whether an expression is computed from constants by casts, dequantisation and arithmetic."""
     if static_tensor(expr) is None:
         return False
     if isinstance(expr, ir.GenericConst):
@@ -282,21 +282,21 @@ def is_transposable(graph: DataflowGraph, expr: relax.Expr) -> bool:
 def transposed(
     graph: DataflowGraph, expr: relax.Expr, order: tuple[int, ...], trims: bool, block: Bindings
 ) -> relax.Expr:
-    """A turnable expression with its axes in another order.
+    """An expression for which `is_transposable`, with its axes in another order.
 
     Parameters
     ----------
     graph : DataflowGraph
-        Where it is defined.
+        The block that defines it.
     expr : relax.Expr
-        For which `is_transposable`.
+        An expression for which `is_transposable`.
     order : tuple of int
-        The axis for each axis of the result, after leading axes of extent 1 have been added where
-        there are fewer.
+        The source axis for each axis of the result. If the expression has fewer axes, leading axes
+        of extent 1 are added first.
     trims : bool
-        Whether the result may do without leading axes of extent 1.
+        Whether leading axes of extent 1 may be dropped from the result.
     block : Bindings
-        Gets what is left to compute.
+        Receives the operators that remain.
     """
     tensor = known_tensor(expr)
     missing = len(order) - len(tensor.shape)
@@ -307,14 +307,14 @@ def transposed(
 
 
 def with_axes(graph: DataflowGraph, expr: relax.Expr, axes: Axes, block: Bindings) -> relax.Expr:
-    """An expression with the given of its axes, made of constants at compile time if it can be.
+    """An expression with other axes, permuted at compile time if it is constant.
 
     Parameters
     ----------
     graph, expr, block
         As for `transposed`.
     axes : tuple of (int or None)
-        As those of an `AxisView`: None is a new one of extent 1, and those left out have extent 1.
+        As in `AxisView`: None adds an axis of extent 1; axes that are left out must have extent 1.
     """
     if isinstance(expr, ir.GenericConst) or not is_transposable(graph, expr):
         view = identity(expr)

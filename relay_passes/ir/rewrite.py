@@ -1,14 +1,14 @@
-"""Writing Relax anew: blocks and functions with some of their bindings changed, the rest kept.
+"""Rewrites Relax: blocks and functions with some bindings changed and the others kept.
 
-A pass says what becomes of one function, one block or one binding; the kit does the rest.
+A pass gives the replacement for a function, a block or a binding; this file does the rest.
 
-    block_pass              a pass: graph of a block -> its new bindings
-    rewrite_blocks          the same for a pass that also adds functions to the module
-    rewrite_region_calls    calls of region functions replaced
-    map_functions           functions of one kind changed
-    with_values             a function that binds other values to some variables
+    block_pass              makes a pass: graph of a block -> its new bindings
+    rewrite_blocks          rewrites blocks in a pass that also adds functions to the module
+    rewrite_region_calls    replaces calls of region functions
+    map_functions           changes functions of one kind
+    with_values             binds other values to some variables of a function
 
-Blocks and calls are those of ordinary functions: a region function is as its template knows it.
+Only ordinary functions are rewritten: a template relies on its region function's body.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .functions import (
 from .graph import AnyBinding, DataflowGraph, forget_block, variables
 from .tidy import tidied, tidy_bindings, used_bindings
 
-Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
+Emit = Callable[[relax.Expr], relax.Expr]  # normalizes an expression, and may bind it
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
 ChangeValue = Callable[[relax.VarBinding], "relax.Expr | None"]
@@ -47,10 +47,10 @@ class Bindings:
     Attributes
     ----------
     var : relax.Var
-        The variable whose value is written anew; `at` sets it.
+        The variable whose value is being rewritten; `at` sets it.
     name : str
-        The name of new variables; if it is empty, that of `var`, so that names still tell which
-        node of a model a value is computed for.
+        The name for new variables. If it is empty, they get the name of `var`, so that names still
+        tell for which node of a model a value is computed.
     """
 
     var: relax.Var
@@ -61,7 +61,7 @@ class Bindings:
         self.name = "lv"
 
     def at(self, var: relax.Var) -> None:
-        """The value of a variable is written from now on."""
+        """Starts to rewrite the value of a variable."""
         self.var, self.name = var, ""
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
@@ -82,9 +82,9 @@ def with_values(function: relax.Function, change: ChangeValue) -> relax.Function
     Parameters
     ----------
     function : relax.Function
-        It stays as it is.
+        It is not changed.
     change : callable
-        Binding of any block -> the value to bind instead; None to leave it.
+        Binding of any block -> the value to bind instead; None to keep its value.
     """
 
     blocks = (
@@ -102,12 +102,12 @@ def _changed(binding: relax.Binding, change: ChangeValue) -> relax.Binding:
 def bind_constants(
     mod: IRModule, name: str, change: Callable[[ir.GenericConst], relax.Expr | None]
 ) -> IRModule:
-    """A module whose functions first bind what stands for some constants to variables of a name.
+    """A module whose functions bind replacements of some constants to variables, all of one name.
 
     Parameters
     ----------
     change : callable
-        Constant -> what stands for it; None to leave it. It is bound once for each tensor.
+        Constant -> its replacement; None to keep it. A replacement is bound once per tensor.
     """
 
     def changed(function: relax.Function) -> relax.Function:
@@ -140,9 +140,9 @@ def is_kernel(function: object) -> TypeGuard[tirx.PrimFunc]:
 
 
 def unread(each: ir.transform.Pass) -> ir.transform.Pass:
-    """A pass of TVM's that changes Relax and does not see the bodies of our kernels.
+    """Wraps a TVM pass that changes Relax so that it does not see the bodies of our kernels.
 
-    TVM walks or hashes every kernel, to find those that are used or equal.
+    Otherwise TVM walks or hashes every kernel, to find kernels that are used or equal.
     """
 
     @module_pass(opt_level=0, name=each.info.name)
@@ -157,8 +157,8 @@ def unread(each: ir.transform.Pass) -> ir.transform.Pass:
 def apart_from(
     mod: IRModule, hidden: Collection[ir.GlobalVar], each: Callable[[IRModule], IRModule]
 ) -> IRModule:
-    """The module after a pass that sees other bodies of some kernels, and neither reads nor renames
-    them: `T.evaluate(0)`."""
+    """Runs a pass on a module in which some kernels have the body `T.evaluate(0)`, so that it
+    neither reads nor renames them."""
     shown = copy_module(mod)
     for gvar in hidden:
         shown[gvar] = mod[gvar].with_body(tirx.Evaluate(tirx.const(0, "int32")))
@@ -182,21 +182,21 @@ def map_functions(
 
 
 def map_values(mod: IRModule, change: ChangeValue) -> IRModule:
-    """A module whose Relax functions bind other values to some variables, as of `with_values`."""
+    """A module whose Relax functions bind other values to some variables, as `with_values` does."""
     return map_functions(mod, is_relax, lambda function: with_values(function, change))
 
 
 def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule:
-    """A module with its dataflow blocks written anew, and without what is unused then.
+    """A module with its dataflow blocks rewritten and without unused bindings.
 
-    If nothing is to be written anew, the module stays as it is.
+    If no block is rewritten, the module stays as it is.
 
     Parameters
     ----------
     builder : BlockBuilder
-        Of the module; `rewrite` may add functions to it.
+        The module's builder; `rewrite` may add functions to it.
     rewrite : callable
-        Dataflow block -> its new bindings, among them the same outputs; None to leave it.
+        Dataflow block -> its new bindings, with the same outputs; None to keep the block.
     """
 
     written = _written(builder, rewrite)
@@ -205,7 +205,7 @@ def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModu
 
 
 def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | None:
-    """A module with its dataflow blocks written anew; None if all of them stay."""
+    """A module with its dataflow blocks rewritten; None if every block is kept."""
     changed: dict[ir.GlobalVar, relax.Function] = {}
     for gvar, function in list(builder.get().functions_items()):
         if not is_ordinary(function):
@@ -222,22 +222,22 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
             changed[gvar] = with_blocks(function, blocks)
     if not changed:
         return None
-    mod = copy_module(builder.get())  # a builder that has added functions hashes what it updates
+    mod = copy_module(builder.get())  # a builder that has added functions hashes its updates
     for gvar, function in changed.items():
         mod[gvar] = function
     return mod
 
 
 def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
-    """A module pass that writes dataflow blocks anew, and drops what is unused.
+    """A module pass that rewrites dataflow blocks and drops unused bindings.
 
-    A module in which all blocks stay is the same module: to look for unused bindings takes longer
-    than most passes do.
+    If no block changes, the pass returns the module itself: the search for unused bindings takes
+    longer than most passes do.
 
     Parameters
     ----------
     name : str
-        Of the pass.
+        Name of the pass.
     rewrite : callable
         Graph of a block -> its new bindings, as for `rewrite_blocks`.
     """
@@ -253,14 +253,14 @@ def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
 def rewrite_region_calls(
     mod: IRModule, builder: relax.BlockBuilder, rewrite: RewriteCall
 ) -> IRModule:
-    """A builder's module with every call to a region replaced, wherever it stands.
+    """A builder's module with every call of a region function replaced.
 
     Parameters
     ----------
     mod : IRModule
         Holds the region functions.
     builder : BlockBuilder
-        Of a module with the same ordinary functions.
+        Builder of a module with the ordinary functions of `mod`.
     rewrite : callable
         (binding of the call, region function) -> the expression to bind instead.
     """
@@ -276,14 +276,14 @@ def rewrite_region_calls(
 
 
 def is_ordinary(function: object) -> TypeGuard[relax.Function]:
-    """Whether a function is written in Relax and no region function."""
+    """Whether a function is written in Relax and is no region function."""
     return isinstance(function, relax.Function) and not is_region_function(function)
 
 
 def spliced(
     graph: DataflowGraph, replaced: Mapping[int, list[relax.Binding]], dropped: Collection[int] = ()
 ) -> list[relax.Binding]:
-    """The bindings of a block, with others at some positions, and without those at some more."""
+    """The bindings of a block with some positions replaced and others dropped."""
     found: list[relax.Binding] = []
     for position, binding in enumerate(graph.bindings):
         found += replaced.get(position, [] if position in dropped else [binding])
@@ -291,7 +291,7 @@ def spliced(
 
 
 def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> relax.Function:
-    """The function with new variables, of these names, in the place of some that it binds."""
+    """The function with new variables, under new names, for some variables that it binds."""
     if not names:
         return function
     bound = {var: type(var)(name, var.ty) for var, name in names.items()}
@@ -312,11 +312,11 @@ def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> rela
     return with_blocks(function, blocks, substitute(function.body.body, items))
 
 
-# Moves functions out of a module, so that what a pass replaces in them can go.
+# Moves functions out of a module, so that weights that a pass replaces can be freed.
 #
-# A module that somebody holds keeps all its weights, and while a pass runs its caller holds the
-# module. If the module is empty, each weight can go as soon as the pass has put another in its
-# place: there are never two of all of them.
+# A module that is referenced keeps all its weights, and a pass's caller holds the module while the
+# pass runs. If the module is empty, each weight can be freed as soon as the pass has replaced it:
+# memory never holds the old and the new version of all weights.
 
 
 Functions = dict[ir.GlobalVar, relax.Function]
@@ -329,7 +329,7 @@ def copy_module(mod: IRModule) -> IRModule:
 
 
 def move_functions(mod: IRModule) -> IRModule:
-    """A module with the functions of another one, which has none then."""
+    """A copy of a module; the module itself loses all its functions."""
     moved = copy_module(mod)
     for gvar in moved.get_global_vars():
         del mod[gvar]
@@ -337,8 +337,8 @@ def move_functions(mod: IRModule) -> IRModule:
 
 
 def take_callers(mod: IRModule) -> Functions:
-    """The Relax functions of a module that are no regions; it has them no more."""
-    forget_block()  # it has weights
+    """Removes the ordinary Relax functions from a module and returns them."""
+    forget_block()  # it refers to weights
     taken = {gvar: each for gvar, each in mod.functions_items() if is_ordinary(each)}
     for gvar in taken:
         del mod[gvar]
@@ -346,16 +346,16 @@ def take_callers(mod: IRModule) -> Functions:
 
 
 def take_values(functions: Functions, gvar: ir.GlobalVar, change: ChangeValue) -> relax.Function:
-    """A function with other values bound to some variables; each binding goes when it is changed.
+    """A function with other values bound to some variables; each old binding is freed at once.
 
     Parameters
     ----------
     functions : dict
-        Has the function, and loses it.
+        Holds the function, and loses it.
     gvar : GlobalVar
-        Its name.
+        The function's variable.
     change : callable
-        Binding of any block -> the value to bind instead; None to leave it.
+        Binding of any block -> the value to bind instead; None to keep its value.
     """
 
     def changed(block: list[relax.BindingBlock]) -> relax.BindingBlock:
@@ -369,14 +369,14 @@ def take_values(functions: Functions, gvar: ir.GlobalVar, change: ChangeValue) -
 
 
 def take_blocks(functions: Functions, gvar: ir.GlobalVar, rewrite: RewriteGraph) -> relax.Function:
-    """A function with its dataflow blocks written anew.
+    """A function with its dataflow blocks rewritten.
 
     Parameters
     ----------
     functions, gvar
-        As of `take_values`.
+        As in `take_values`.
     rewrite : callable
-        Graph of a block, whose bindings nobody else has -> the new ones; None to leave them.
+        Graph of a block, the only owner of its bindings -> the new ones; None to keep them.
     """
 
     def changed(block: list[relax.BindingBlock]) -> relax.BindingBlock:
@@ -393,7 +393,7 @@ def take_blocks(functions: Functions, gvar: ir.GlobalVar, rewrite: RewriteGraph)
 
 
 def _with_blocks(functions: Functions, gvar: ir.GlobalVar, change: _Change) -> relax.Function:
-    """A function with changed blocks; `change` takes each out of a list, so that nobody has it."""
+    """A function with changed blocks; `change` pops each block from a list, its only owner."""
     function = functions.pop(gvar)
     params, result, attrs = function.params, function.body.body, function.attrs
     ty, is_pure, body_ty = function.ret_ty, function.is_pure, function.body.ty

@@ -1,15 +1,15 @@
 """Rules: canonical forms of a dataflow graph, applied until none applies.
 
     @rule("relax.clip")
-    def merge_clips(graph, block, call):        # what to bind instead of a clip; None to leave it
+    def merge_clips(graph, block, call):        # what to bind instead of a clip; None to keep it
         ...
 
     rules("recognised", [merge_clips, recognize_gelu, ...])     # the pass of a group
 
-A group works on one mutable graph of a block. A rule is tried on the bindings of its operators
-only. What it asks the graph is noted: a binding is tried again if an answer has changed, and not
-else. So every rule sees what the others made, whichever comes first. Values that nothing needs any
-more vanish at once. Relax is written when no rule applies.
+A group works on one mutable graph of a block. A rule is tried only on bindings of its root
+operators. The graph notes what a rule asks; the binding is tried again only if one of these answers
+changes. So every rule sees the results of the others, in any order. Values that become unused
+vanish at once. Relax is written when no rule applies any more.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ logger = logging.getLogger("tvm_hybrid")
 RewriteValue = Callable[[Any, Bindings, Any], "relax.Expr | None"]
 
 ITEM = "TupleGetItem"
-"""The root of rules for items of tuples."""
+"""The root of rules for tuple items."""
 
 _MOST = 64
-"""Changes for each binding of a block, at most: rules that undo each other would not end."""
+"""Most changes per binding of a block: rules that undo each other would never end."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Rule:
     ----------
     name : str
     roots : tuple of str
-        The operators that it is tried on; none for all bindings.
+        The operators that the rule is tried on; empty for all bindings.
     rewrite : callable
-        (graph, new bindings, value) -> what to bind instead; None to leave the value. The new
-        bindings hold what it emits, in front of `block.var`. That is the root's variable; a rule
-        for what is computed of its root calls `block.at` with another one. What it binds to further
-        variables of the block stands there instead, too.
+        (graph, new bindings, value) -> what to bind instead; None to keep the value. The new
+        bindings hold what the rule emits, in front of `block.var`, the root's variable. A rule that
+        replaces a value computed from its root calls `block.at` with that value's variable. What
+        the rule binds to other variables of the block replaces their bindings, too.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Rule:
     rewrite: RewriteValue
 
     def __call__(self) -> ir.transform.Pass:
-        """The rule alone, as a pass."""
+        """A pass that applies this rule alone."""
         return rules(self.name, [self])
 
     def tried(self, graph: DataflowGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
-        """What the rule would bind, in a graph that stays."""
+        """What the rule would bind; the graph is not changed."""
         return self.rewrite(graph, block, value) if op_name(value) in self.roots else None
 
 
 def rule(*roots: str) -> Callable[[RewriteValue], Rule]:
-    """Makes a function a rule for some operators, or for all."""
+    """Makes a function a rule for some operators, or for all bindings."""
 
     def made(rewrite: RewriteValue) -> Rule:
         return Rule(rewrite.__name__, roots, rewrite)
@@ -78,7 +78,7 @@ def rule(*roots: str) -> Callable[[RewriteValue], Rule]:
 
 
 def leave(decisions: DecisionLog | None, var: relax.Var, call: relax.Call, reason: str) -> None:
-    """Notes once why a rule, which may be tried often, leaves an operator."""
+    """Notes the reason why a rule leaves an operator, once even if the rule is tried often."""
     op = op_name(call).rpartition(".")[2]
     decision = Decision(node=str(var.name), op=op, taken=False, reason=reason)
     if decisions is not None and decision not in decisions:
@@ -91,7 +91,7 @@ def rules(name: str, group: Iterable[Rule]) -> ir.transform.Pass:
     Parameters
     ----------
     name : str
-        Of the group.
+        Name of the group.
     group : iterable of Rule
         Tried in this order on each binding.
     """
@@ -114,14 +114,14 @@ def rules(name: str, group: Iterable[Rule]) -> ir.transform.Pass:
 class RuleGraph(DataflowGraph):
     """A dataflow block that rules change.
 
-    A position stands for the same binding throughout, and says nothing about the order.
+    A position always means one binding, and says nothing about the order.
 
     Parameters
     ----------
     graph : DataflowGraph
-        It stays as it is.
+        It is not changed.
     tried : list of int
-        Positions of the bindings that there are rules for.
+        Positions of the bindings that some rule may apply to.
     """
 
     def __init__(self, graph: DataflowGraph, tried: list[int]) -> None:
@@ -138,33 +138,33 @@ class RuleGraph(DataflowGraph):
         self._alike: defaultdict[int, list[relax.Expr]] = defaultdict(list)  # by hash
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:
-        """As of any graph."""
+        """As in `DataflowGraph`, and noted as asked."""
         self._asked.add(expr)
         return super().definition(expr)
 
     def users_of(self, var: relax.Expr) -> Sequence[int]:
-        """As of any graph."""
+        """As in `DataflowGraph`, and noted as asked."""
         self._asked.add(var)
         return super().users_of(var)
 
     def value(self, position: int) -> Any:
-        """As of any graph."""
+        """As in `DataflowGraph`, and noted as asked."""
         self._asked.add(self.bindings[position].var)
         return super().value(position)
 
     def known(self, expr: relax.Expr) -> Any:
-        """What a rule noted of a value; None if none did."""
+        """What a rule noted about a value; None if none did."""
         self._asked.add(expr)
         return self._known.get(expr)
 
     def note(self, var: relax.Expr, fact: Any) -> None:
-        """Notes something of a value for `known`, which stays true whatever becomes of it."""
+        """Notes a fact about a value for `known`; it must hold however the value is rewritten."""
         if var not in self._known:
             self._known[var] = fact
             self._changed(var)
 
     def first(self, expr: relax.Expr, value: relax.Expr) -> relax.Expr:
-        """The variable or constant first seen here with an equal value; `expr` if there is none."""
+        """The first variable or constant seen here with an equal value; `expr` if there is none."""
         alike = self._alike[structural_hash(value, skip_tensor_content=True)]
         for other in alike:
             now = super().definition(other) if isinstance(other, relax.Var) else other
@@ -174,7 +174,7 @@ class RuleGraph(DataflowGraph):
         return expr
 
     def readers(self, constant: relax.Expr) -> int:
-        """How many operands of the block are a constant."""
+        """How many operands of the block are this constant."""
         if self._readers is None:
             self._readers = Counter()
             for position, binding in enumerate(self.bindings):
@@ -186,7 +186,7 @@ class RuleGraph(DataflowGraph):
     def applied(
         self, rules_for: Callable[[relax.Expr], Sequence[Rule]]
     ) -> list[relax.Binding] | None:
-        """The bindings when no rule applies any more; None if none ever did."""
+        """The bindings once no rule applies any more; None if no rule ever applied."""
         left = most = _MOST * (self._count + 1)
         block = Bindings()
         while self._waiting and left:
@@ -215,7 +215,7 @@ class RuleGraph(DataflowGraph):
         return None if left == most else self._ordered()
 
     def _ordered(self) -> list[relax.Binding]:
-        """The bindings, each behind what was emitted for it and what it reads."""
+        """The bindings, each after the bindings emitted for it and those it reads."""
         found: dict[int, AnyBinding] = {}
         stack = [*range(self._count)][::-1]
         while stack:
@@ -238,12 +238,12 @@ class RuleGraph(DataflowGraph):
             self._waiting.append(position)
 
     def _changed(self, var: relax.Expr) -> None:
-        """The bindings wait that have asked about a value."""
+        """Queues the bindings whose rules asked about a value."""
         for position in self._watchers.pop(var, ()):
             self._wait(position)
 
     def _replace(self, block: Bindings, value: relax.Expr) -> None:
-        """Binds a value, behind what was emitted for it."""
+        """Binds a value, after the bindings emitted for it."""
         var = block.var
         place = self.position[var]
         for binding in block.bindings:
@@ -267,14 +267,14 @@ class RuleGraph(DataflowGraph):
             self._drop_unused(binding.var)
 
     def _rename(self, var: relax.Expr, value: relax.Expr) -> None:
-        """Lets all that read a variable read another value."""
+        """Lets all readers of a variable read another value."""
         for user in [*self.users.get(var, ())]:
             binding = self.bindings[user]
             self._bind(user, rebound(binding, renamed(binding.value, {var: value})))
         self._drop_unused(var)
 
     def _call_output(self, place: int, value: relax.DataflowVar) -> None:
-        """Lets an output be what a variable of the block is bound to."""
+        """Renames a variable of the block to the output that is bound to it."""
         output, source = self.bindings[place].var, self.position.pop(value)
         before = variables(self.bindings[place].value)
         self._unlink(place)
@@ -287,7 +287,7 @@ class RuleGraph(DataflowGraph):
             self._drop_unused(var)
 
     def _bind(self, place: int, binding: AnyBinding) -> None:
-        """Puts another binding of the same variable into a place."""
+        """Replaces the binding at a place by another binding of its variable."""
         before = variables(self.bindings[place].value)
         self._unlink(place)
         self.bindings[place] = binding
@@ -297,7 +297,7 @@ class RuleGraph(DataflowGraph):
             self._drop_unused(var)
 
     def _link(self, position: int) -> None:
-        """A binding reads its operands."""
+        """Registers a binding as a user of its operands."""
         binding = self.bindings[position]
         for var in variables(binding.value):
             self.users.setdefault(var, []).append(position)
@@ -307,7 +307,7 @@ class RuleGraph(DataflowGraph):
         self._wait(position)
 
     def _unlink(self, position: int) -> None:
-        """A binding is gone, and reads nothing."""
+        """Removes a binding as a user of its operands."""
         value = self.bindings[position].value
         self._gone.add(position)
         for var in variables(value):
@@ -322,7 +322,7 @@ class RuleGraph(DataflowGraph):
                 self._changed(constant)
 
     def _drop_unused(self, var: relax.Expr) -> None:
-        """A variable vanishes if nothing reads it, and so do those that only it reads."""
+        """Removes a variable that nothing reads, and variables that become unused by that."""
         stack = [var]
         while stack:
             each = stack.pop()

@@ -1,4 +1,4 @@
-"""Tells listeners which stage of compilation begins, and how far it is."""
+"""Tells listeners which stage of compilation begins, and how far it has got."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from microkernels.base.tvm_compat import relax as tvm_compat
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of compilation: it begins, or a part of it is done.
+    """A stage of compilation that begins, or of which a part is done.
 
     Parameters
     ----------
     number, count : int
-        Which stage of how many.
+        Number of the stage, and how many stages there are.
     title : str
-        What the stage makes.
+        Name of the stage.
     size : str
-        What the module has so far, such as "operators: 30, regions: 12".
+        Size of the module so far, such as "operators: 30, regions: 12".
     done, parts : int
-        How many parts of the stage are done, of how many; 0 of 0 where the stage is not counted.
-        The parts of the last two stages are groups of kernels.
+        How many of the stage's parts are done; both are 0 if the stage is not counted. The parts of
+        the last two stages are groups of kernels.
     """
 
     number: int
@@ -46,7 +46,7 @@ Listener = Callable[[Stage], object]
 
 @dataclass
 class _Listening:
-    """A listener, and the stage that it heard of last."""
+    """A listener, and the last stage that it was told."""
 
     listener: Listener
     stage: Stage | None = None
@@ -61,7 +61,7 @@ _listening: ContextVar[_Listening | None] = ContextVar("tvm_hybrid_stages", defa
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Inside, `listener` gets every stage of what this thread compiles."""
+    """Calls `listener` with every stage of this thread's compilations inside the block."""
     token = _listening.set(_Listening(listener))
     try:
         yield
@@ -70,19 +70,19 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def has_listener() -> bool:
-    """Whether somebody listens to what this thread compiles."""
+    """Whether there is a listener for this thread's compilations."""
     return _listening.get() is not None
 
 
 def announce(number: int, count: int, title: str, mod: IRModule | None = None) -> None:
-    """Tells that a stage begins, on this module."""
+    """Tells the listener that a stage begins on this module."""
     current = _listening.get()
     if current is not None:
         current.tell(Stage(number, count, title, "" if mod is None else size_of(mod)))
 
 
 def announce_machine_code() -> None:
-    """Tells that the last stage begins: LLVM makes machine code, for this process or a library."""
+    """Tells the listener that the last stage begins: LLVM makes machine code."""
     current = _listening.get()
     if current is not None:
         last = 1 if current.stage is None else current.stage.count
@@ -90,15 +90,15 @@ def announce_machine_code() -> None:
 
 
 def advance(done: int, parts: int) -> None:
-    """Tells how many parts of the stage are done."""
+    """Tells the listener how many parts of the stage are done."""
     current = _listening.get()
     if current is not None and current.stage is not None:
         current.tell(replace(current.stage, done=done, parts=parts))
 
 
 def size_of(mod: IRModule) -> str:
-    """How many operators, regions and kernels a module has, as far as there are any."""
-    from relay_passes.ir.functions import is_region_function  # of the compiler
+    """The numbers of operators, regions and kernels of a module; zeros are omitted."""
+    from relay_passes.ir.functions import is_region_function  # needs the compiler
 
     functions = [function for _, function in mod.functions_items()]
     regions = sum(map(is_region_function, functions))
@@ -114,7 +114,7 @@ def size_of(mod: IRModule) -> str:
     return ", ".join(f"{what}: {count}" for what, count in counts.items() if count)
 
 
-# Threads that share tasks of LLVM, and the machine code of loaded or compiled modules.
+# Threads for LLVM's tasks, and the machine code of loaded or compiled modules.
 #
 # Programs are loaded without the compiler, so this imports no pass.
 
@@ -122,7 +122,7 @@ def size_of(mod: IRModule) -> str:
 def emit_machine_code(executable: Module) -> None:
     """Makes the machine code of an executable's LLVM modules now, several at once.
 
-    Otherwise TVM makes it when it looks for a module's first kernel, one module after the other.
+    Otherwise TVM makes it at the first look-up of a kernel, one module after the other.
     """
     modules = [each for each in executable.imports if each.kind == "llvm"]
     if threads_for(len(modules)) == 1:
@@ -135,7 +135,7 @@ def emit_machine_code(executable: Module) -> None:
 
 
 def wait_for(tasks: Sequence[Future[Any]]) -> None:
-    """Waits for all tasks, and tells listeners how many are done; raises the first error."""
+    """Waits for all tasks and tells the listener how many are done; raises the first error."""
     for done, task in enumerate(as_completed(tasks), 1):
         task.result()
         advance(done, len(tasks))
@@ -143,7 +143,7 @@ def wait_for(tasks: Sequence[Future[Any]]) -> None:
 
 @contextmanager
 def workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads for some tasks; those that have not begun when one fails, or on Ctrl-C, never do."""
+    """Threads for some tasks; on an error or Ctrl-C, tasks that have not begun are cancelled."""
     pool = ThreadPoolExecutor(threads_for(tasks))
     try:
         yield pool
@@ -152,5 +152,5 @@ def workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def threads_for(tasks: int) -> int:
-    """How many threads share some tasks: no more than the process may keep busy."""
+    """How many threads some tasks use: at most the CPUs that the process may keep busy."""
     return max(1, min(tasks, busy_cpus()))

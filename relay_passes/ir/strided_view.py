@@ -1,4 +1,4 @@
-"""StridedView: where the elements of a reshaped, permuted, sliced or repeated tensor lie.
+"""StridedView: the element addresses of a reshaped, permuted, sliced or repeated tensor.
 
 lv = R.reshape(x, R.shape([2, 5, 8, 4]))            # x: [2, 5, 32]
 lv1 = R.permute_dims(lv, axes=[0, 2, 1, 3])         # element [b, h, s, d] = x[160b+4h+32s+d]
@@ -24,7 +24,7 @@ Factor = tuple[int, int]  # extent, stride in elements
 
 
 def coalesced(factors: Iterable[Factor]) -> tuple[Factor, ...]:
-    """The same digits of an index with as few factors as possible, none of extent 1."""
+    """An index's digits merged into as few factors as possible, none of extent 1."""
     merged: list[Factor] = []
     for extent, stride in factors:
         if extent == 1:
@@ -38,14 +38,14 @@ def coalesced(factors: Iterable[Factor]) -> tuple[Factor, ...]:
 
 @dataclass(frozen=True)
 class StridedView:
-    """A tensor as a way to read another one.
+    """A tensor as a strided view of another tensor.
 
     Attributes
     ----------
     dims : tuple of tuple of (extent, stride)
-        For each dimension the digits of its index, the most significant first; none: extent 1.
+        For each dimension the digits of its index, the most significant first; empty for extent 1.
     offset : int
-        The first element.
+        The address of the first element.
     """
 
     dims: tuple[tuple[Factor, ...], ...]
@@ -53,7 +53,7 @@ class StridedView:
 
     @staticmethod
     def contiguous(shape: Sequence[int]) -> StridedView:
-        """A tensor as it is stored."""
+        """A contiguous tensor of a shape."""
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         factors = zip(shape, strides, strict=True)
         return StridedView(tuple(coalesced([factor]) for factor in factors))
@@ -65,15 +65,15 @@ class StridedView:
 
     @property
     def digits(self) -> tuple[Factor, ...]:
-        """Those of all dimensions one after the other, as few as possible."""
+        """The digits of all dimensions in order, merged into as few as possible."""
         return coalesced(factor for dim in self.dims for factor in dim)
 
     def permuted(self, axes: Sequence[int]) -> StridedView:
-        """With its dimensions in another order."""
+        """The view with its dimensions in another order."""
         return StridedView(tuple(self.dims[axis] for axis in axes), self.offset)
 
     def reshaped(self, shape: Sequence[int]) -> StridedView | None:
-        """In another shape; None if an index is not digits with a stride each."""
+        """The view in another shape; None if an index does not split into digits with strides."""
         if math.prod(shape) != math.prod(self.shape):
             return None
         digits = list(self.digits)
@@ -98,7 +98,7 @@ class StridedView:
         return StridedView(tuple(dims), self.offset)
 
     def sliced(self, axis: int, begin: int, extent: int) -> StridedView | None:
-        """With `extent` indices of one dimension from `begin` on; None as for `reshaped`."""
+        """The view of `extent` indices of one dimension from `begin` on; None as for `reshaped`."""
         dims = list(self.dims)
         if not dims[axis]:
             return self
@@ -111,26 +111,26 @@ class StridedView:
         return StridedView(tuple(dims), self.offset + first * stride)
 
     def broadcast(self, shape: Sequence[int]) -> StridedView:
-        """With dimensions of extent 1, and new leading ones, repeated as numpy does."""
+        """The view broadcast to a shape by NumPy's rules."""
         dims = [()] * (len(shape) - len(self.dims)) + list(self.dims)
         pairs = zip(dims, shape, strict=True)
         return StridedView(tuple(dim or coalesced([(e, 0)]) for dim, e in pairs), self.offset)
 
     def repeated(self, axis: int, repeats: int) -> StridedView:
-        """With every index of one dimension several times in turn."""
+        """The view with every index of one dimension repeated in turn."""
         dims = list(self.dims)
         dims[axis] = coalesced([*dims[axis], (repeats, 0)])
         return StridedView(tuple(dims), self.offset)
 
     @property
     def apart(self) -> tuple[Factor, ...]:
-        """The digits of all dimensions one after the other, those of each by themselves."""
+        """The digits of all dimensions in order; digits of different dimensions are not merged."""
         return tuple(factor for dim in self.dims for factor in dim)
 
     @staticmethod
     def reorder(digits: Sequence[Factor]) -> tuple[list[int], list[int]]:
-        """The shape in which a tensor is permuted, and how, to lie in the order of its digits."""
-        # Strides of the digits, the last one's first: the next one's is that of what it counts.
+        """The shape and permutation that store a contiguous tensor in the order of the digits."""
+        # Strides in descending order: each is the stride below it times that digit's extent.
         counted, strides = {stride: extent for extent, stride in digits}, [1]
         while strides[0] in counted:
             strides.insert(0, counted[strides[0]] * strides[0])
@@ -138,20 +138,20 @@ class StridedView:
         return shape, [strides.index(stride) - 1 for _, stride in digits]
 
     def of(
-        self, expr: relax.Expr, digits: Sequence[Factor], told: Sequence[relax.Expr], emit: Emit
+        self, expr: relax.Expr, digits: Sequence[Factor], shaped: Sequence[relax.Expr], emit: Emit
     ) -> relax.Expr:
-        """A tensor, all elements of which this one has once, as this one; the last operator is not
-        bound yet. `digits` are this one's, `told` tells the symbols of the shapes."""
+        """Emits this view of a contiguous tensor that it reads completely; the last operator is not
+        bound yet. `digits` are this view's; the shapes of `shaped` define all symbols."""
         shape, order = self.reorder(digits)
         if order != sorted(order):
-            split = emit(relax.op.reshape(expr, relax_shape(shape, *told)))
+            split = emit(relax.op.reshape(expr, relax_shape(shape, *shaped)))
             expr = emit(relax.op.permute_dims(split, order))
-        return relax.op.reshape(expr, relax_shape(self.shape, *told))
+        return relax.op.reshape(expr, relax_shape(self.shape, *shaped))
 
     def inverse(self) -> StridedView:
-        """The tensor that is read, as one dimension, in terms of this one as it would be stored.
+        """The viewed tensor, as one dimension, as a view of a contiguous copy of this view.
 
-        Only for what permutations and reshapes make: every element is read once.
+        Only for views made by permutations and reshapes: they read every element once.
         """
         digits = self.apart
         stored = StridedView.contiguous([extent for extent, _ in digits])
@@ -162,17 +162,17 @@ class StridedView:
 
 
 def common_digits(views: Sequence[StridedView]) -> tuple[list[int], list[list[int]]] | None:
-    """One way to write an index that gives each of its digits one stride in every view.
+    """Splits an index into digits, each with one stride in every view.
 
     Parameters
     ----------
     views : sequence of StridedView
-        Of one dimension and equal extents.
+        Views of one dimension, of equal extents.
 
     Returns
     -------
     tuple or None
-        Extents of the digits, and for every view their strides; None if there is no such way.
+        Extents of the digits, and their strides for every view; None if there is no such split.
     """
     places = {1}
     for view in views:
@@ -200,16 +200,16 @@ def common_digits(views: Sequence[StridedView]) -> tuple[list[int], list[list[in
 
 @dataclass(frozen=True)
 class Source:
-    """What a tensor is made of.
+    """A tensor that another tensor is a view of.
 
     Attributes
     ----------
     expr : relax.Expr
-        The tensor that is read.
+        The viewed tensor.
     members : tuple of int
-        Positions of the bindings between it and the tensor.
+        Positions of the bindings between the viewed tensor and the view.
     view : StridedView
-        How it is read.
+        The view of `expr`.
     """
 
     expr: relax.Expr
@@ -222,16 +222,16 @@ def sources(
     expr: relax.Expr,
     same: Callable[[relax.Expr], relax.Expr | None] = lambda _: None,
 ) -> Iterator[Source]:
-    """What a tensor can be read from, the furthest first and itself last.
+    """The tensors that a tensor is a view of, the furthest first, the tensor itself last.
 
     Parameters
     ----------
     graph : DataflowGraph
         The block.
     expr : relax.Expr
-        A tensor of static shape without elements that do not exist.
+        A non-empty tensor of known shape.
     same : callable
-        A tensor -> another one with its elements where they are, which may be read instead.
+        A tensor -> another one with equal elements in equal places, to read instead.
     """
     chain = [expr]
 
@@ -276,9 +276,9 @@ class Regroup:
     Attributes
     ----------
     source : relax.Expr
-        What is regrouped.
+        The tensor that is regrouped.
     steps : tuple of relax.Var
-        What the three operators make.
+        The results of the three operators.
     """
 
     graph: DataflowGraph
@@ -286,8 +286,9 @@ class Regroup:
     steps: tuple[relax.Expr, ...]
 
     def between(self, source: Sequence[int], result: Sequence[int]) -> StridedView | None:
-        """The result with its axes stored in an order, as a view of the source with its axes in
-        one; None if an index is not digits with a stride each."""
+        """The result, its axes stored in the order `result`, as a view of the source, its axes
+        stored in the order `source`; None if an index does not split into digits with one stride
+        each."""
         shape = known_tensor(self.source).shape
         stored = StridedView.contiguous([shape[axis] for axis in source])
         view: StridedView | None = stored.permuted([source.index(axis) for axis in sorted(source)])
@@ -297,7 +298,7 @@ class Regroup:
 
 
 def match_regroup(graph: DataflowGraph, position: int) -> Regroup | None:
-    """The regrouping whose last operator is at a position; None if there is none."""
+    """The regrouping that ends at a position; None if there is none."""
     expr: relax.Expr = graph.bindings[position].var
     steps: list[relax.Expr] = []
     for name in ("relax.reshape", "relax.permute_dims", "relax.reshape"):
@@ -310,7 +311,7 @@ def match_regroup(graph: DataflowGraph, position: int) -> Regroup | None:
 
 
 def _read_by(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
-    """The tensor that a tensor is a view of, if an operator makes it that `through` knows."""
+    """The tensor that a tensor is a view of, by an operator that `through` knows; else None."""
     value = graph.definition(expr)
     if isinstance(value, relax.TupleGetItem):
         split = graph.definition(value.tuple_value)
@@ -320,14 +321,14 @@ def _read_by(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
 
 
 def through(graph: DataflowGraph, view: StridedView, made: relax.Expr) -> StridedView | None:
-    """The view of what one operator makes of a tensor; None if it is none.
+    """The view of an operator's result; None if the result is no strided view.
 
     Parameters
     ----------
     graph : DataflowGraph
         The block.
     view : StridedView
-        Of the operator's argument.
+        The view of the operator's argument.
     made : relax.Expr
         The variable that is bound to the operator's result.
     """
@@ -368,7 +369,7 @@ def _slice(view: StridedView, call: relax.Call, shape: Sequence[int]) -> Strided
 
 def _broadcast(view: StridedView, _call: relax.Call, shape: Sequence[int]) -> StridedView | None:
     own = zip(view.shape, shape[len(shape) - len(view.shape) :], strict=True)
-    # An open size may be 1 or the one that is wanted: nobody knows before it runs.
+    # A dynamic size may be 1 or the wanted size: that is known only at run time.
     fits = all(size in (1, wanted) for size, wanted in own)
     return view.broadcast(shape) if fits else None
 

@@ -1,4 +1,4 @@
-"""Tidies up: names for values alone go, and what nothing needs. Looks first whether there are any.
+"""Removes unused bindings and those that only rename a value, if there are any.
 
 Before
 
@@ -12,10 +12,10 @@ After
     lv = R.exp(x)
     gv = R.nn.relu(lv)
 
-TVM's passes CanonicalizeBindings and DeadCodeElimination do that, and write a module anew even if
-it is tidy, as it mostly is. Of many bindings that takes long: each visit of all goes through more
-memory than a CPU's caches hold. So a block that is written anew is tidied here, and so is all of a
-module of one block, as most are before it has regions.
+TVM's passes CanonicalizeBindings and DeadCodeElimination do that, but they rewrite even a tidy
+module, and most modules are tidy. With many bindings that is slow: each visit of all bindings reads
+more memory than a CPU's caches hold. So a rewritten block is tidied here, and so is a module of one
+block, as most modules are before they have regions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tidy(mod: IRModule) -> IRModule:
 def to_dataflow(mod: IRModule) -> IRModule:
     """A pass that puts pure bindings into dataflow blocks, as TVM's ConvertToDataflow does.
 
-    A module of nothing but dataflow blocks stays.
+    A module that has only dataflow blocks is returned as it is.
     """
     functions = [each for each in mod.functions.values() if isinstance(each, relax.Function)]
     blocks = [block for function in functions for block in function.body.blocks]
@@ -48,7 +48,7 @@ def to_dataflow(mod: IRModule) -> IRModule:
 
 
 def tidied(mod: IRModule) -> IRModule:
-    """A module of blocks that were written anew, of what is used, with nothing untidy."""
+    """A module whose blocks were rewritten without unused bindings, with all else tidied."""
     return mod if _only_block(mod) is not None else _tidied_by_tvm(mod)
 
 
@@ -57,7 +57,7 @@ def _tidied_by_tvm(mod: IRModule) -> IRModule:
 
 
 def is_tidy(mod: IRModule) -> bool:
-    """Whether a module is surely one function of one dataflow block of calls, all needed."""
+    """Whether a module is one function of one dataflow block of calls, all of them used."""
     found = _only_block(mod)
     if found is None:
         return False
@@ -72,9 +72,9 @@ def is_tidy(mod: IRModule) -> bool:
 
 
 def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
-    """The bindings of a dataflow block without those that nothing needs.
+    """The bindings of a dataflow block without unused ones.
 
-    TVM's DeadCodeElimination does the same, but visits the function for every link of a chain.
+    TVM's DeadCodeElimination does that too, but visits the function once for every link of a chain.
     """
     needed: set[relax.Expr] = set()
     kept: list[relax.Binding] = []
@@ -90,7 +90,7 @@ def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
 
 
 def tidy_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
-    """The bindings without second names for values of the block."""
+    """The bindings without those that only rename values of the block."""
     builder = relax.BlockBuilder()
     names: dict[relax.Expr, relax.Expr] = {}
     written: list[relax.Binding] = []
@@ -109,7 +109,7 @@ def tidy_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
 
 
 def _of_used_bindings(mod: IRModule) -> IRModule:
-    """A module without most of what is unused, as TVM takes the longer the more of it there is."""
+    """A module without most unused bindings: TVM takes longer the more of them there are."""
 
     def used(function: relax.Function) -> relax.Function:
         blocks = [
@@ -127,9 +127,9 @@ def _of_used_bindings(mod: IRModule) -> IRModule:
 
 
 def _only_block(mod: IRModule) -> tuple[relax.Function, relax.DataflowBlock] | None:
-    """The function, and its dataflow block of calls, that a module is all of.
+    """The only function of a module, and its only block, a dataflow block of calls.
 
-    None if there is more, or less, or if the block binds expressions of other kinds, or casts.
+    None if the module has more functions or blocks, or binds other expressions or casts.
     """
     functions = list(mod.functions.values())
     function = functions[0] if len(functions) == 1 else None

@@ -1,6 +1,6 @@
-"""What kinds of operators there are: the one table that every pass asks.
+"""Classifies operators: the one table that every pass uses.
 
-relax.add           elementwise: each element of the result is of the same elements of operands
+relax.add           elementwise: each result element depends on one element of each operand
 relax.reshape       moves elements, computes nothing
 relax.mean          reduces axes
 relax.nn.conv2d     names its channels by a layout
@@ -32,11 +32,11 @@ def _each(kinds: Iterable[str], axes: Iterable[int], end: str = "") -> tuple[str
     return tuple(f"relax.nn.{kind}{count}d{end}" for count in axes for kind in kinds)
 
 
-# Elementwise operators, by how many tensors they read; those broadcast. The other operands are
-# numbers.
+# Elementwise operators, by the number of tensors they read; these tensors broadcast. Further
+# operands are numbers.
 #
-# What passes take to the other side of an operator that moves elements: what epilogues have, and
-# activations that become one.
+# Operators that passes exchange with operators that move elements: those of epilogues, and
+# activations that become such operators.
 MOVABLE: dict[str, int] = {
     **{name: entry.arity for name, entry in FUSIBLE_BY_RELAX.items()},
     **_arity(1, "astype", "clip", "nn.leakyrelu", "nn.selu"),
@@ -51,11 +51,11 @@ ELEMENTWISE: dict[str, int] = {
     **_arity(2, "logical_and", "logical_or", "logical_xor"),
     **_arity(2, "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
 }
-QUANTIZING = _named("quantize", "dequantize")  # elementwise but for the axis of their scales
+QUANTIZING = _named("quantize", "dequantize")  # elementwise, except for the axis of their scales
 CONVERSIONS = (*QUANTIZING, "relax.astype")
 
 # Operators that move elements of their first operand.
-RESHAPES = _named("reshape", "squeeze", "expand_dims", "flatten")  # keep their order
+RESHAPES = _named("reshape", "squeeze", "expand_dims", "flatten")  # these keep the order
 VIEWS = (*RESHAPES, *_named("permute_dims", "broadcast_to", "repeat", "strided_slice"))
 
 # Operators that reduce axes.
@@ -70,17 +70,17 @@ MAX_POOLS = _each(["max_pool"], (1, 2, 3))
 POOLS = _each(["max_pool", "avg_pool", "adaptive_avg_pool"], (1, 2, 3))
 RESIZES = _named("image.resize2d", "image.resize3d")
 
-# Operators whose result has the axes of their first operand, but that are not elementwise.
+# Operators whose result has the axes of their first operand, without being elementwise.
 SOFTMAXES = _named("nn.softmax", "nn.log_softmax")
-CHANNEL_WISE = _named("nn.prelu", "nn.batch_norm")  # with numbers for every channel
+CHANNEL_WISE = _named("nn.prelu", "nn.batch_norm")  # these have numbers for every channel
 GROUP_NORMS = _named("nn.group_norm", "nn.instance_norm")
 SAME_AXES = (
     *(*SOFTMAXES, *CHANNEL_WISE, *GROUP_NORMS, *QUANTIZING),
     *_named("nn.layer_norm", "nn.pad", "split", "strided_slice", "cumsum", "flip"),
 )
 
-# Operators that add terms up or multiply them, but for matrix products and convolutions: in a type
-# of 16 bits, a sum overflows or stops growing long before the result does.
+# Operators that sum or multiply terms, other than matrix products and convolutions: in a 16-bit
+# type, a sum overflows or stops growing long before the result does.
 SUMMING = (
     *(*SUMS, *SOFTMAXES, *GROUP_NORMS, *RESIZES, *TRANSPOSED_CONVOLUTIONS),
     *_each(["avg_pool", "adaptive_avg_pool"], (1, 2, 3)),
@@ -93,16 +93,16 @@ SUMMING = (
 
 @dataclass(frozen=True)
 class ElementwiseCall:
-    """A call, its arguments taken apart.
+    """An elementwise call, split into tensors and constants.
 
     Attributes
     ----------
     tensors : tuple of relax.Expr
-        Arguments of the result's shape.
+        Arguments in the result's shape.
     constants : tuple of relax.Expr
         The other tensors.
     call : callable
-        (tensors, constants) -> the same operator on others.
+        (tensors, constants) -> the operator applied to these.
     """
 
     tensors: tuple[relax.Expr, ...]
@@ -113,7 +113,7 @@ class ElementwiseCall:
 def read_elementwise(
     expr: relax.Expr, tensors: Collection[relax.Expr], is_constant: Callable[[relax.Expr], bool]
 ) -> ElementwiseCall | None:
-    """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
+    """Reads an elementwise operator on some of `tensors` and constants; None for other calls."""
     if not isinstance(expr, relax.Call):
         return None
     count = MOVABLE.get(op_name(expr))
@@ -160,7 +160,7 @@ CHANNELS_FIRST = {
     "relax.nn.conv2d": ("NCHW", "OIHW", "NCHW"),
     "relax.nn.conv3d": ("NCDHW", "OIDHW", "NCDHW"),
 }
-_TRANSPOSED = TRANSPOSED_CONVOLUTIONS[:2]  # those over three axes stay as they are
+_TRANSPOSED = TRANSPOSED_CONVOLUTIONS[:2]  # transposed conv3d is left as it is
 _CONVOLUTIONS = (*CONVOLUTIONS, *_TRANSPOSED)
 
 
@@ -186,13 +186,13 @@ def kernel_outputs(call: relax.Call) -> int:
 
 
 def layouts_of(call: relax.Call) -> tuple[str, ...]:
-    """The layouts of a convolution's data, kernel and result."""
+    """Layouts of a convolution's data, kernel and result."""
     attrs = call.attrs
     return tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
 
 
 def has_one_tap(call: relax.Call) -> bool:
-    """Whether a convolution computes every pixel from one alone, at the same place."""
+    """Whether each output pixel of a convolution depends on the input pixel at its place alone."""
     attrs, weight = call.attrs, region_tensor(call.args[1])
     if weight is None or any(int(stride) != 1 for stride in attrs.strides):
         return False
@@ -202,8 +202,8 @@ def has_one_tap(call: relax.Call) -> bool:
 
 
 def runs_on_planes(call: relax.Expr) -> bool:
-    """Whether an expression is a convolution, in any layout, that can be a product with channels
-    first: of f32, of one tap, by a constant."""
+    """Whether an expression is a convolution, in any layout, that can run as a product with
+    channels first: f32, one tap, constant weight."""
     if not is_call(call, *CHANNELS_FIRST) or not has_one_tap(call):
         return False
     tensors = (region_tensor(call.args[0]), region_tensor(call.args[1]), region_tensor(call))

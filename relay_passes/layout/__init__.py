@@ -1,5 +1,5 @@
 """Chooses the layout of every tensor: channels first or last.
 
-In: operators in the layout of the model. Out: channels last where it pays, with the fewest bytes
+In: operators in the layout of the model. Out: channels last where that pays, with the fewest bytes
 reordered.
 """

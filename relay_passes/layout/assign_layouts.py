@@ -1,4 +1,4 @@
-"""LayoutPlan: a label for every operator of a block, by the cheapest cut or as asked for."""
+"""LayoutPlan: a label for every operator of a block, by the cheapest cut or on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .channel_layouts import LABELS, Form, Forms, How
 from .minimum_cut import FIRST, LayoutCut
 from .operator_rules import role_of
 
-_BYTE = 1 << 16  # so that of equally many bytes fewer reorders win
+_BYTE = 1 << 16  # so that fewer reorders win if the bytes are equal
 _IMPOSSIBLE = 1 << 90
 
 
@@ -26,18 +26,18 @@ class LayoutPlan:
     graph : DataflowGraph
         The block, in A-normal form.
     planes : bool
-        As of `Forms`.
+        As in `Forms`.
 
     Attributes
     ----------
     graph : DataflowGraph
         The block.
     forms : Forms
-        Its tensors.
+        The block's tensors.
     roles : list of (Role or None)
-        Its operators.
+        The block's operators.
     labels : list of int
-        Their labels; at first those that make the bytes of all reorders together least.
+        The operators' labels; at first those with the fewest reordered bytes in total.
     """
 
     def __init__(self, graph: DataflowGraph, planes: bool = True) -> None:
@@ -48,18 +48,18 @@ class LayoutPlan:
         self._borders: dict[relax.Var, set[int]] = {}
         self._note_readers()
         labels = self.cheapest({})
-        # Everything as imported is always possible, with convolutions between reorders: every
-        # operator that makes or reads a tuple can run as imported.
+        # Running everything as imported, with convolutions between reorders, is always possible:
+        # every operator that makes or reads a tuple can run as imported.
         assert labels is not None
         self.labels = labels
 
     @property
     def changes(self) -> bool:
-        """Whether anything runs in another layout than it is imported in."""
+        """Whether any operator runs in another layout than the imported one."""
         return any(not self.as_imported(i) for i in range(len(self.roles)))
 
     def as_imported(self, position: int) -> bool:
-        """Whether an operator and all that it reads stay as they are."""
+        """Whether an operator and all its operands keep their imported layout."""
         role, label = self.roles[position], self.labels[position]
         if role is None:
             return True
@@ -75,7 +75,7 @@ class LayoutPlan:
         return True
 
     def leader(self, position: int) -> int:
-        """The operator whose label an operator has: itself, or what makes a tuple that it opens."""
+        """The operator with an operator's label: itself, or for an item the tuple's maker."""
         value = self.graph.value(position)
         while isinstance(value, relax.TupleGetItem) and self.roles[position] is not None:
             position = self.graph.position[value.tuple_value]
@@ -83,16 +83,16 @@ class LayoutPlan:
         return position
 
     def readers(self, position: int) -> list[int]:
-        """The operators that read the result of one in the layout that they run in."""
+        """The operators that read an operator's result in the layout that they run in."""
         return self._readers.get(self.graph.bindings[position].var, [])
 
     def cheapest(self, wanted: Mapping[int, int]) -> list[int] | None:
-        """The labels that cost least among those with which some operators have wanted ones.
+        """The cheapest labels, given wanted labels of some operators.
 
         Parameters
         ----------
         wanted : mapping
-            Position -> label, one of those that its role can run in or allows if it is asked for.
+            Position -> label, from the labels or the `on_request` labels of its role.
 
         Returns
         -------
@@ -104,7 +104,7 @@ class LayoutPlan:
         for position, role in enumerate(self.roles):
             leader = self.leader(position)
             if role is None:
-                nodes.append(FIRST)  # not asked for
+                nodes.append(FIRST)  # its label is not used
             elif leader != position:
                 nodes.append(nodes[leader])
             else:
@@ -125,7 +125,7 @@ class LayoutPlan:
         return [labels[node] for node in nodes]
 
     def _node(self, cut: LayoutCut, position: int, wanted: int | None) -> int:
-        """The node of an operator."""
+        """Adds the node of an operator with its costs."""
         role = self.roles[position]
         assert role is not None
         node = cut.node()
@@ -134,7 +134,7 @@ class LayoutPlan:
             if not allowed:
                 cut.forbid(node, label)
             cost = role.bytes[label]
-            for operand in role.operands:  # that only this operator has permuted
+            for operand in role.operands:  # operands permuted for this operator only
                 if operand.how is How.TRANSPOSED and not is_transposable(self.graph, operand.expr):
                     form, order = self.forms.of(operand.expr), operand.orders[label]
                     assert form is not None
@@ -144,7 +144,7 @@ class LayoutPlan:
         return node
 
     def _producer(self, var: relax.Var, nodes: list[int]) -> int:
-        """The node of what makes a variable."""
+        """The node of the operator that makes a variable."""
         position = self.graph.position.get(var)
         if position is not None and self.roles[position] is not None:
             return nodes[position]
@@ -156,7 +156,7 @@ class LayoutPlan:
         return form
 
     def _note_readers(self) -> None:
-        """Who reads each variable: operators in the layout that they run in, or as imported."""
+        """Notes the readers of each variable: operators in their layout, or as imported."""
         absorbed, graph = self._absorbed(), self.graph
         for position, binding in enumerate(graph.bindings):
             role, value = self.roles[position], graph.value(position)
@@ -177,7 +177,7 @@ class LayoutPlan:
                     self._borders.setdefault(var, set()).add(form.imported)
 
     def _absorbed(self) -> set[int]:
-        """Positions of bindings that nothing needs any more."""
+        """Positions of absorbed bindings that no other binding needs."""
         absorbed = {position for role in self.roles if role for position in role.absorbs}
         whole = {i for i, role in enumerate(self.roles) if role and role.absorbs}
         while True:

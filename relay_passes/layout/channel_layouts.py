@@ -1,7 +1,7 @@
 """Layouts: the two ways to store a tensor with channels, and how an operator runs in each.
 
-FIRST    [N, C, H, W]    order (0, 1, 2, 3) of a tensor imported so, (0, 3, 1, 2) of one imported
-LAST     [N, H, W, C]    order (0, 2, 3, 1)  channels last             (0, 1, 2, 3)
+FIRST    [N, C, H, W]    order (0, 1, 2, 3) if imported as NCHW, (0, 3, 1, 2) if imported as NHWC
+LAST     [N, H, W, C]    order (0, 2, 3, 1) if imported as NCHW, (0, 1, 2, 3) if imported as NHWC
 
 An order names the axis of the imported tensor for each axis of the stored one. A tensor without
 channels, or with channels on another axis, is stored as imported.
@@ -30,19 +30,19 @@ LABELS = (FIRST, LAST)
 
 @dataclass(frozen=True)
 class Form:
-    """A tensor, or a tuple of tensors that are stored alike.
+    """A tensor, or a tuple of tensors with one layout.
 
     Attributes
     ----------
     shape : tuple of int
-        As imported; of a tuple, that of the tensor which it is cut from.
+        Shape as imported; for a tuple, the shape of the tensor that it is split from.
     dtype : str
         Its element type.
     axis : int or None
-        Which axis of the imported tensor holds channels: 1 or the last one of at least three; None:
-        there is but one layout.
+        The axis of the imported tensor that holds channels: 1 or the last of at least three; None
+        if the tensor has only one layout.
     tensor : bool
-        Whether it is no tuple.
+        False for a tuple.
     """
 
     shape: tuple[int, ...]
@@ -52,21 +52,21 @@ class Form:
 
     @property
     def rank(self) -> int:
-        """How many axes it has."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def imported(self) -> int:
-        """The label of the layout in which it is imported."""
+        """The label of the imported layout."""
         return FIRST if self.axis == 1 else LAST
 
     @property
     def bytes(self) -> int:
-        """Its size; elements of less than a byte count as one."""
+        """Size in bytes; elements smaller than a byte count as one byte."""
         return int(math.prod(self.shape)) * max(1, DataType(self.dtype).bits // 8)
 
     def order(self, label: int) -> Order:
-        """The layout that has a label."""
+        """The order of the axes in the layout with a label."""
         axes = tuple(range(self.rank))
         if self.axis is None or self.axis == (1 if label == FIRST else self.rank - 1):
             return axes
@@ -80,11 +80,11 @@ class Form:
 
     @property
     def moves(self) -> bool:
-        """Whether elements lie elsewhere in the other layout."""
+        """Whether the two layouts place elements differently in memory."""
         return moves(self.stored(FIRST), self.between(FIRST, LAST))
 
     def between(self, source: int, target: int) -> Order:
-        """The permutation that makes one layout out of another."""
+        """The permutation from one layout to another."""
         before = self.order(source)
         return tuple(before.index(axis) for axis in self.order(target))
 
@@ -97,7 +97,7 @@ def permuted(shape: Sequence[int], order: Order) -> tuple[int, ...]:
 def same_memory(
     source: tuple[int, ...], source_order: Order, result: tuple[int, ...], result_order: Order
 ) -> bool:
-    """Whether a reshape moves nothing, its argument and its result being stored in these orders."""
+    """Whether a reshape moves nothing if its argument and its result are stored in these orders."""
     if 0 in source:
         return math.prod(result) == 0
     given = StridedView.contiguous(source).permuted(source_order)
@@ -108,7 +108,7 @@ class How(Enum):
     """How an operator reads an operand."""
 
     SAME = "in the layout in which the operator runs"
-    TRANSPOSED = "permuted for this operator alone; a constant now"
+    TRANSPOSED = "permuted for this operator alone; a constant at compile time"
     PLAIN = "as imported"
 
 
@@ -119,14 +119,14 @@ class Operand:
     Attributes
     ----------
     expr : relax.Expr
-        As in the imported module.
+        The expression in the imported module.
     how : How
         How it is read.
     orders : tuple of Order
-        For TRANSPOSED: the order for each label; where it has fewer axes, leading axes of extent 1
-        are added.
+        For TRANSPOSED: the order for each label; if the operand has fewer axes, leading axes of
+        extent 1 are added.
     trims : bool
-        For TRANSPOSED: whether a constant may do without leading axes of extent 1.
+        For TRANSPOSED: whether leading axes of extent 1 may be dropped from a constant.
     """
 
     expr: relax.Expr
@@ -145,17 +145,17 @@ class Role:
     Attributes
     ----------
     operands : tuple of Operand
-        What it reads.
+        The operands.
     build : callable
-        (label, operands as read) -> the operator.
+        (label, operands as read) -> the operator in that layout.
     labels : tuple of int
         The layouts that it runs in.
     on_request : tuple of int
-        Further layouts that it can run in, which bytes alone do not speak for.
+        Layouts in which it runs only on request, because bytes alone do not favour them.
     bytes : tuple of int
-        What the operator itself moves in FIRST and in LAST, beyond what it does in both.
+        Bytes that the operator itself moves in FIRST and in LAST, beyond those moved in both.
     absorbs : tuple of int
-        Positions of bindings that it stands for, besides its own.
+        Positions of further bindings that it replaces.
     """
 
     operands: tuple[Operand, ...]
@@ -174,7 +174,7 @@ class Forms:
     graph : DataflowGraph
         The block.
     planes : bool
-        Whether convolutions of one tap may run channels first without being asked.
+        Whether convolutions of one tap may run channels first without a request.
     """
 
     def __init__(self, graph: DataflowGraph, planes: bool = True) -> None:
@@ -189,7 +189,7 @@ class Forms:
                     self._forms[var] = form
 
     def of(self, expr: relax.Expr) -> Form | None:
-        """The form of an expression; None if its shape is not known. Constants have one layout."""
+        """The form of an expression; None if its shape is unknown. Constants have one layout."""
         if isinstance(expr, relax.Var):
             return self._forms.get(expr)
         tensor = region_tensor(expr)
@@ -202,7 +202,7 @@ class Forms:
 
     def _read(self, var: relax.Var, axis: int | None) -> Form | None:
         whole: relax.Expr = var
-        if isinstance(var.ty, relax.TupleType):  # of what a split or a batch_norm reads
+        if isinstance(var.ty, relax.TupleType):  # of a split or a batch_norm
             definition = self.graph.definition(var)
             if axis is None or not isinstance(definition, relax.Call):
                 return None
@@ -214,23 +214,23 @@ class Forms:
         return Form(tensor.shape, tensor.dtype, axis if legal else None, whole is var)
 
 
-# Which axis of every tensor holds channels, as far as convolutions and pools tell.
+# The channel axis of every tensor, as far as convolutions and pools determine it.
 #
 #     lv = R.nn.conv2d(x, w)                      # NCHW: axis 1 of x and of lv
-#     lv1 = R.add(lv, y)                          # so that of lv1 and of y too
+#     lv1 = R.add(lv, y)                          # so axis 1 of lv1 and of y, too
 #     lv2 = R.permute_dims(lv1, [0, 2, 3, 1])     # axis 3
 #
-# This is a guess of where to look for layouts. Callers check what they rely on.
+# This is a guess of where layouts matter. Callers check the facts that they rely on.
 
 
 _Axes = dict[int, int]
-_Link = tuple[relax.Var, relax.Var, _Axes]  # for axes of one, those of the other
+_Link = tuple[relax.Var, relax.Var, _Axes]  # maps axes of the first to axes of the second
 
 
 def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
-    """The axis of channels of every variable for which there is one; of a tuple that of its items.
+    """The channel axis of every variable that has one; for a tuple, the channel axis of its items.
 
-    The first to say something about a variable is right.
+    The first operator that determines a variable's axis wins.
     """
     links: dict[relax.Var, list[tuple[relax.Var, _Axes]]] = {}
     found: dict[relax.Var, int] = {}
@@ -259,7 +259,7 @@ def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
 
 
 def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
-    """Which axes of operands are which of a result."""
+    """Which axes of operands become which axes of the result."""
     if isinstance(value, relax.TupleGetItem):
         source, item = value.tuple_value, region_tensor(var)
         if item is not None and isinstance(source, relax.Var):
@@ -289,7 +289,7 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
 
 
 def _aligned(var: relax.Var, call: relax.Call, arity: int) -> Iterator[_Link]:
-    """Operands that broadcast: axes are counted from the end, and those of the first are there."""
+    """Operands that broadcast; their axes are aligned from the end."""
     result = region_tensor(var)
     if result is None:
         return
@@ -303,9 +303,9 @@ def _aligned(var: relax.Var, call: relax.Call, arity: int) -> Iterator[_Link]:
 
 
 def _viewed(call: relax.Call, source: tuple[int, ...], result: tuple[int, ...]) -> _Axes:
-    """Where a permutation or a reshape leaves the axes of its argument.
+    """Where a permutation or a reshape moves the axes of its argument.
 
-    An axis of a reshape stays if it has the same extent and as much before it.
+    An axis survives a reshape if its extent and the number of elements before it are unchanged.
     """
     if op_name(call) == "relax.permute_dims":
         return {axis: there for there, axis in enumerate(view_axes(call) or ()) if axis is not None}
@@ -318,7 +318,7 @@ def _viewed(call: relax.Call, source: tuple[int, ...], result: tuple[int, ...]) 
             if size == extent and math.prod(result[:there]) == before
         ]
         near = len(result) - 1 if axis == len(source) - 1 else axis
-        if same:  # several if there are extents of 1
+        if same:  # extents of 1 give several candidates
             found[axis] = min(same, key=lambda there: abs(there - near))
     return found
 

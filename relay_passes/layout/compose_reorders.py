@@ -1,4 +1,4 @@
-"""Reorders, which move elements: those in a row become one, and what is left is noted."""
+"""Reorders, which move elements: consecutive ones are composed, and the others are noted."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
         lv1 = R.permute_dims(lv, axes=[0, 2, 4, 1, 3, 5])
         gv = R.reshape(lv1, R.shape([n, 4, 256, 64]))
 
-    Elements move once then, in runs of 64. Axes are split into parts that no reshape cuts; parts
-    that stay side by side are joined again. Nothing is composed if another operator reads a value
-    on the way, or if a part of an open size would have to be cut. Patches of images and the ends of
-    recurrent layers are written so. The rule applies after regions are formed: they are recognised
+    Elements then move once, in runs of 64. Axes are split into parts that no reshape cuts; parts
+    that stay side by side are joined again. Nothing is composed if another operator reads an
+    intermediate value, or if a dynamic part would have to be cut. Patches of images and the ends of
+    recurrent layers have this form. The rule must run after regions are formed: they are recognised
     by permutations.
     """
     chain = _chain(graph, call)
@@ -62,16 +62,16 @@ def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
             view = reshaped
     if moved < 2:
         return None
-    told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
+    shaped = [chain[0].args[0], *chain]  # their shapes define all symbols
     expr = chain[0].args[0]
     first = graph.definition(expr)
     if is_call(first, *RESHAPES) and graph.only_user(expr) is not None:
         expr = first.args[0]
-    return view.of(expr, view.digits, told, block.emit)
+    return view.of(expr, view.digits, shaped, block.emit)
 
 
 def _chain(graph: DataflowGraph, call: relax.Call) -> list[relax.Call]:
-    """Permutations and reshapes that end in a call, each read by the next one alone."""
+    """Permutations and reshapes that end in a call; each is read only by the next one."""
     chain = [call]
     while True:
         value = graph.definition(chain[0].args[0])
@@ -90,11 +90,11 @@ _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
 
 def note_reorders(decisions: DecisionLog) -> ir.transform.Pass:
-    """Notes which reorders are in no region, and how many bytes each of them moves.
+    """Notes which reorders are outside all regions, and how many bytes each of them moves.
 
     lv = R.permute_dims(image, [0, 2, 3, 1])    ->    "reorder NCHW -> NHWC of image: 602112 bytes"
 
-    It changes nothing and leaves one decision for every permutation.
+    It changes nothing, and leaves one decision for every such permutation.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.note_reorders")
@@ -121,14 +121,14 @@ def note_reorders(decisions: DecisionLog) -> ir.transform.Pass:
 
 
 def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr] = _NONE) -> str:
-    """What a permutation reorders; "" if an expression moves nothing.
+    """Describes the reorder of a permutation; "" if the expression moves nothing.
 
     Parameters
     ----------
     call : relax.Expr
         Any expression.
     reshaped : mapping
-        What variables are reshapes of, for their name.
+        Variable -> the tensor that it is a reshape of, for its name.
     """
     order = reorder_axes(call)
     if order is None:

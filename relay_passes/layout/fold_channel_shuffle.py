@@ -21,7 +21,7 @@ from tir_schedules.core.size import is_open
 
 @rule("relax.reshape")
 def fold_channel_shuffle(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """A shuffle vanishes if all that it moves past can take in its order of channels.
+    """A shuffle vanishes if all operators that it moves past can work in its order of channels.
 
     Before
 
@@ -37,12 +37,12 @@ def fold_channel_shuffle(graph: RuleGraph, block: Bindings, call: relax.Call) ->
         lv4 = R.reshape(lv3, [1, 14, 14 * 4, 68])
         lv5 = R.nn.conv2d(lv4, const_v', strides=[1, 4], groups=4)                 # [1, 4, 17, 272]
 
-    A shuffle moves past operators that treat every channel by itself; their constants are
+    A shuffle moves past operators that treat every channel separately; their constants are
     reordered. It ends at a convolution or product that sums over all channels: going down it
     reorders the weight's input channels, going up the output channels. The weight of a grouped
     convolution cannot be reordered across groups. But if each group has a part of every factor of
-    the shuffle, the factors become pixels and the parts become taps along a row. Channels are last;
-    this runs after `propagate_layout`.
+    the shuffle, the factors become pixels and the parts become taps along a row. Channels are last:
+    the rule must run after `propagate_layout`.
     """
     shuffle = match_shuffle(graph, graph.position[block.var])
     if shuffle is None or not isinstance(block.var, relax.DataflowVar):
@@ -58,14 +58,14 @@ def fold_channel_shuffle(graph: RuleGraph, block: Bindings, call: relax.Call) ->
 
 @dataclass
 class _Move:
-    """A shuffle moved past other operators.
+    """Moves a shuffle past other operators.
 
     Attributes
     ----------
     graph, block, shuffle
         The block, its new bindings, and the shuffle.
     changed : dict
-        Position -> what is bound there once the shuffled tensor is the one before the shuffle.
+        Position -> the new value there, once the shuffle's source replaces its result.
     """
 
     graph: RuleGraph
@@ -74,10 +74,10 @@ class _Move:
     changed: dict[int, relax.Call] = field(default_factory=dict)
 
     def up(self) -> bool:
-        """Moves it to what computes its source; whether it ends in a convolution or product."""
+        """Moves the shuffle up; returns whether it ends in a convolution or product."""
         index, steps, expr = self.shuffle.permutation, self.shuffle.steps, self.shuffle.source
         readers = [self.graph.position[step] for step in steps]
-        # Another reader of a value on the way would find the source's channels moved already.
+        # Another reader of an intermediate value would read channels that are already moved.
         if [self.graph.only_user(step) for step in steps[:-1]] != readers[1:]:
             return False
         reader = readers[0]
@@ -95,10 +95,10 @@ class _Move:
             reader, expr = position, varying[0]
 
     def down(self) -> bool:
-        """Moves it to all that reads its result; whether it ends in convolutions and products."""
+        """Moves the shuffle down to all readers; returns whether it ends in products everywhere."""
         index = np.argsort(self.shuffle.permutation)
         moved: list[relax.Expr] = [self.shuffle.steps[-1]]
-        for each in moved:  # it grows; who reads two that are moved is asked for each of them
+        for each in moved:  # the list grows; a user of two moved values is tried for each of them
             for user in self.graph.users_of(each):
                 if user in self.changed or self._ends(user, index, moved):
                     continue
@@ -108,8 +108,8 @@ class _Move:
         return readers <= self.changed.keys()
 
     def passed(self, position: int, index: np.ndarray, moved: Sequence[relax.Expr]) -> bool:
-        """Plans an operator that treats every channel by itself, its constants reordered by
-        `index`; whether it is one."""
+        """Plans an operator that treats every channel separately, with its constants reordered by
+        `index`; returns whether it is such an operator."""
         var, call = self.graph.bindings[position].var, self.graph.value(position)
         name, result, channels = op_name(call), region_tensor(var), len(index)
         if result is None or not result.shape or result.shape[-1] != channels:
@@ -134,7 +134,7 @@ class _Move:
         return len(known) == len(operands)
 
     def reweighted(self, position: int, axis: int, index: np.ndarray) -> bool:
-        """Plans a product with its weight reordered along an axis; whether it is a constant."""
+        """Plans a product with its weight reordered; returns whether that is possible."""
         call = self.graph.value(position)
         weight = self.taken(call.args[1], axis, index)
         if weight is not None:
@@ -144,7 +144,7 @@ class _Move:
     def _operand(
         self, expr: relax.Expr, index: np.ndarray, moved: Sequence[relax.Expr]
     ) -> relax.Expr | None:
-        """An operand with its channels reordered; None if that cannot be."""
+        """An operand with its channels reordered; None if it cannot be reordered."""
         tensor = static_tensor(expr)
         if expr in moved:
             return expr
@@ -155,7 +155,7 @@ class _Move:
         return self.taken(expr, -1, index)
 
     def _ends(self, position: int, index: np.ndarray, moved: Sequence[relax.Expr]) -> bool:
-        """Plans an operator that takes the shuffle in; whether it does."""
+        """Plans an operator in which the shuffle ends; returns whether it can end there."""
         call = self.graph.value(position)
         if op_name(call) not in (*traits.CONVOLUTIONS, "relax.matmul") or call.args[0] not in moved:
             return False
@@ -164,7 +164,7 @@ class _Move:
         return self._grouped(position, call)
 
     def _grouped(self, position: int, call: relax.Call) -> bool:
-        """A grouped convolution of one column, each group of which has a part of every factor."""
+        """Plans a grouped convolution of one column whose groups have a part of every factor."""
         weight, x = static_tensor(call.args[1]), region_tensor(call.args[0])
         if not channels_last_conv(call) or weight is None or x is None:
             return False
@@ -190,7 +190,7 @@ class _Move:
         return True
 
     def taken(self, expr: relax.Expr, axis: int, index: np.ndarray) -> relax.Expr | None:
-        """A constant, dequantised or not, with an axis reordered; None if it is none."""
+        """A constant, perhaps dequantised, with an axis reordered; None for any other value."""
         tensor = static_tensor(expr)
         if tensor is None or len(tensor.shape) < -axis or tensor.shape[axis] != len(index):
             return None
@@ -229,7 +229,7 @@ def sums_all_channels(call: relax.Expr) -> bool:
 
 
 def by_channel(call: relax.Expr, channels: int) -> bool:
-    """Whether an expression is a pool or the like, or a sum over pixels."""
+    """Whether an expression, such as a pool, treats channels separately."""
     name = op_name(call)
     if name in (*traits.POOLS, *traits.RESIZES):
         return str(call.attrs.layout).endswith("C")
@@ -260,13 +260,13 @@ class Shuffle:
     Attributes
     ----------
     source : relax.Expr
-        What is permuted.
+        The tensor that is permuted.
     factors : tuple of int
-        What its channels are split into.
+        The extents into which its channels are split.
     order : tuple of int
-        The factor for each factor of the result.
+        For each factor of the result, the number of the source's factor.
     steps : tuple of relax.Expr
-        What the three operators make.
+        The results of the three operators.
     """
 
     source: relax.Expr

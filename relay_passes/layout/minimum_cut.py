@@ -1,9 +1,9 @@
-"""LayoutCut: gives every node of a graph one of two labels, at the least cost of reorders.
+"""LayoutCut: gives every node of a graph one of two labels, with the cheapest reorders.
 
 A tensor that is stored under one label and read under the other is reordered, once for all its
-readers. With two labels that is a minimum cut: nodes on the side of the source get FIRST, those on
+readers. With two labels that is a minimum cut: nodes on the side of the source get FIRST, nodes on
 the side of the sink LAST. For a tensor v, its readers u.. and the price c of a reorder there are
-two helpers,
+two helper nodes,
 
     v --c--> a --inf--> u..         a stands for "v, LAST": paid if v is FIRST and a reader LAST
     u.. --inf--> z --c--> v         z stands for "v, FIRST": paid if v is LAST and a reader FIRST
@@ -21,9 +21,9 @@ _UNBOUNDED = 1 << 100
 
 
 class LayoutCut:
-    """Nodes to label, what their labels cost, and the labels that cost least.
+    """A graph of nodes to label, the costs of their labels, and the cheapest labels.
 
-    Prices are integers. `FIRST` and `LAST` are nodes themselves, which have these labels.
+    Prices are integers. `FIRST` and `LAST` are themselves nodes, with these labels.
     """
 
     def __init__(self) -> None:
@@ -32,23 +32,23 @@ class LayoutCut:
         self._edges: list[list[int]] = [[], []]
 
     def node(self) -> int:
-        """A new node."""
+        """Adds a node."""
         self._edges.append([])
         return len(self._edges) - 1
 
     def price(self, node: int, label: int, cost: int) -> None:
-        """What a node pays for a label."""
+        """Sets the cost of a label of a node."""
         if label == LAST:
             self._edge(FIRST, node, cost)
         else:
             self._edge(node, LAST, cost)
 
     def forbid(self, node: int, label: int) -> None:
-        """A label that a node cannot have."""
+        """Forbids a label of a node."""
         self.price(node, label, _UNBOUNDED)
 
     def reorder(self, tensor: int, readers: Iterable[int], cost: int) -> None:
-        """What it costs to reorder a tensor, if a reader has another label."""
+        """Sets the cost of reordering a tensor, which is paid if a reader has another label."""
         readers = set(readers)
         if len(readers) == 1:
             (reader,) = readers
@@ -65,7 +65,7 @@ class LayoutCut:
     def solve(self) -> list[int]:
         """The label of every node.
 
-        Among equally cheap answers the one with most nodes LAST, which is unique.
+        Of several cheapest solutions, the one with the most nodes LAST, which is unique.
         """
         while True:
             levels = self._levels()
@@ -80,7 +80,7 @@ class LayoutCut:
             self._room.append(room)
 
     def _levels(self) -> list[int]:
-        """Distance from the source along edges with room; -1 where there is no way."""
+        """Distance from the source along edges with room; -1 if there is no path."""
         levels = [-1] * len(self._edges)
         levels[FIRST] = 0
         queue = deque([FIRST])
@@ -94,7 +94,7 @@ class LayoutCut:
         return levels
 
     def _block(self, levels: list[int]) -> None:
-        """Fills shortest paths until each has an edge without room."""
+        """Saturates shortest paths until none is left."""
         tried = [0] * len(self._edges)
         path: list[int] = []
         tail = FIRST

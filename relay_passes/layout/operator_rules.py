@@ -1,12 +1,12 @@
-"""How operators run in either layout: for each that can run channels first and channels last.
+"""How operators run in either layout, channels first or channels last.
 
     R.nn.max_pool2d(x, layout="NCHW")       R.nn.max_pool2d(x', layout="NHWC")
     R.softmax(x, axis=1)                    R.softmax(x', axis=3)
     R.add(x, const_b)  # [1, C, 1, 1]       R.add(x', const_b')  # [C]
 
-Convolutions run channels last. Those of one tap run channels first, too, where that saves the
-reorders of both x and the result. An operator that is not listed runs as imported: among them
-transposed convolutions, which `decompose_conv_transpose` has replaced, and flattening.
+Convolutions run channels last. Those of one tap also run channels first, if that saves the reorders
+of both x and the result. An operator that is not listed runs as imported: for example transposed
+convolutions, which `decompose_conv_transpose` has replaced, and flattening.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from relay_passes.ir.traits import runs_on_planes
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Order, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
-# A product with channels first fills vectors with the pixels of an image. With few of them, vectors
-# are not full, and reorders are cheap; such convolutions run so if that is asked for.
+# A product with channels first fills vectors with the pixels of an image. With few pixels, vectors
+# are not full and reorders are cheap; such convolutions run channels first only on request.
 LEAST_PIXELS = 256
-_FLOATS = ("float32", "bfloat16")  # kernels take a weight of these that is no constant
+_FLOATS = ("float32", "bfloat16")  # kernels support a weight of these types that is no constant
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
 _MatchAlong = Callable[[relax.Call, Form], "Role | None"]
 
 
 def role_of(forms: Forms, position: int) -> Role | None:
-    """How the operator at a position of the block runs in either layout; None: as imported."""
+    """How the operator at a position can run in either layout; None if it runs as imported."""
     binding = forms.graph.bindings[position]
     value = binding.value
     if isinstance(value, relax.TupleGetItem):
@@ -57,8 +57,8 @@ def role_of(forms: Forms, position: int) -> Role | None:
 def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | None:
     """An item of a tuple, in the layout of the operator that makes the tuple.
 
-    None if that operator runs as imported, or if the item has its channels on another axis than
-    the tuple: a permutation behind a split may turn rows into channels. The tuple is then read as
+    None if that operator runs as imported, or if the item has its channels on another axis than the
+    tuple: a permutation after a split may turn rows into channels. The tuple is then read as
     imported. A tuple cannot be reordered, so its operator runs as imported, too.
     """
     whole, item = forms.labelled(value.tuple_value), forms.of(var)
@@ -72,7 +72,7 @@ def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | Non
 
 
 def _alike(forms: Forms, expr: relax.Expr, result: Form) -> bool:
-    """Whether an operand is no constant and has channels on the same axis as the result."""
+    """Whether an operand is not transposable at compile time and has the result's channel axis."""
     form = forms.labelled(expr)
     if form is None or (form.axis, form.rank) != (result.axis, result.rank):
         return False
@@ -113,7 +113,7 @@ def _concat(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 
 
 def _on_first(call: relax.Call, x: Form, attributes: Callable[[Order], dict[str, Any]]) -> Role:
-    """An operator on its first operand, whose attributes follow from the order of the axes."""
+    """An operator on its first operand, with attributes that depend on the order of the axes."""
     rest = list(call.args[1:])
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
@@ -123,7 +123,7 @@ def _on_first(call: relax.Call, x: Form, attributes: Callable[[Order], dict[str,
 
 
 def _along(call: relax.Call, x: Form) -> Role | None:
-    """Operators with an attribute `axis` whose result, or whose items, lie as their argument."""
+    """Operators with an attribute `axis` whose result or items have the argument's layout."""
     if call.attrs.axis is None:
         return None
     axis = int(call.attrs.axis) % x.rank
@@ -133,7 +133,7 @@ def _along(call: relax.Call, x: Form) -> Role | None:
 
 
 def _normalization(call: relax.Call, x: Form) -> Role | None:
-    """Normalisations that name the axis of channels and those that they reduce."""
+    """Normalisations with attributes for the channel axis and the reduced axes."""
     channel = int(call.attrs.channel_axis) % x.rank
     axes = [int(axis) % x.rank for axis in call.attrs.axes]
 
@@ -159,7 +159,7 @@ def _windows(call: relax.Call, x: Form) -> Role | None:
 def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     x = forms.labelled(call.args[0])
     if x is None or (call.attrs.axis is None and "arg" in op_name(call)):
-        return None  # which one it is depends on the order of all
+        return None  # the index depends on the order of all axes
     axes = reduced_axes(call)
     keepdims = bool(call.attrs.keepdims)
     left = [axis for axis in range(x.rank) if keepdims or axis not in axes]
@@ -209,7 +209,7 @@ def _slice(call: relax.Call, x: Form) -> Role | None:
 
 
 def _view(forms: Forms, call: relax.Call, result: Form) -> Role | None:
-    """Permutations and reshapes: moved elements count, and a reshape must not move any."""
+    """Permutations cost the bytes they move; a reshape only runs where it moves none."""
     x = forms.of(call.args[0])
     if x is None or (x.axis is None and result.axis is None):
         return None
@@ -295,10 +295,10 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
     known = [view for view in views if view is not None]
     if len(known) < len(views):
         return None
-    told = (regroup.source, *regroup.steps)  # which tell all symbols of the shapes
+    shaped = (regroup.source, *regroup.steps)  # their shapes define all symbols
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        return known[label].of(read[0], known[label].apart, told, lambda expr: expr)
+        return known[label].of(read[0], known[label].apart, shaped, lambda expr: expr)
 
     orders = [view.reorder(view.apart)[1] for view in known]
     moved = [result.bytes * (order != sorted(order)) for order in orders]
@@ -315,7 +315,7 @@ _MATCHES: dict[str, _Match] = {
     "relax.concat": _concat,
     "relax.broadcast_to": _broadcast,
 }
-# Those with channels on the same axis of the first operand and of the result.
+# Operators with channels on one axis of both the first operand and the result.
 _ALONG: dict[str, _MatchAlong] = {
     **dict.fromkeys((*traits.POOLS, *traits.RESIZES), _windows),
     **dict.fromkeys((*traits.SOFTMAXES, *traits.CHANNEL_WISE, *traits.QUANTIZING), _along),

@@ -14,12 +14,12 @@ After
     lv3 = R.nn.max_pool2d(lv2, layout="NHWC")
     gv = R.permute_dims(lv3, [0, 3, 1, 2])
 
-Convolutions run channels last; those of one tap channels first where x and the result are stored
-so, in f32. Inputs, outputs and operators that `layout.operator_rules` does not
-know stay as imported. Everything else runs in either layout. A minimum cut (`layout.minimum_cut`)
-gives the labels with the fewest reordered bytes; it is exact, as arXiv 2210.12415, section 5, is
-for chains. A reorder of a tensor with one channel or one pixel is a reshape and costs nothing.
-Constants are permuted at compile time.
+Convolutions run channels last; f32 convolutions of one tap run channels first if x and the result
+are stored that way. Inputs, outputs and operators that `layout.operator_rules` does not know stay
+as imported. Everything else runs in either layout. A minimum cut (`layout.minimum_cut`) gives the
+labels with the fewest reordered bytes; it is exact, as arXiv 2210.12415, section 5, is for chains.
+A reorder of a tensor with one channel or one pixel is a reshape and costs nothing. Constants are
+permuted at compile time.
 
 Bytes only approximate time. Labels that were measured to be faster may be given instead; see
 `layout.search_space`.
@@ -55,13 +55,13 @@ def propagate_layout(
     Parameters
     ----------
     choose : callable or None
-        Is asked for the labels of every block that has a choice; what it gives None for, or None
-        itself, takes the cheapest cut.
+        Returns the labels of every block that has a choice. If it is None, or returns None, the
+        block takes the cheapest cut.
     decisions : list or None
-        Receives a note for every block whose labels `choose` has given.
+        Receives a note for every block whose labels come from `choose`.
     planes : bool
-        Whether f32 convolutions of one tap may run channels first, between tensors that are stored
-        so; not where products are rounded to bfloat16, on tiles.
+        Whether f32 convolutions of one tap may run channels first between tensors that are stored
+        channels first; not if products are rounded to bfloat16, for tiles.
     """
 
     def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
@@ -76,7 +76,7 @@ def propagate_layout(
 
 
 def _follow(problem: LayoutProblem, choose: ChooseLabels, decisions: DecisionLog | None) -> None:
-    """Gives a block the labels that were chosen for it."""
+    """Gives a block the labels that `choose` returns for it."""
     chosen = choose(problem)
     if chosen is None:
         return
@@ -97,12 +97,12 @@ def _follow(problem: LayoutProblem, choose: ChooseLabels, decisions: DecisionLog
 
 
 class _Writer:
-    """The block as planned.
+    """Writes the block as planned.
 
     Attributes
     ----------
     block : Bindings
-        What has been written.
+        The written bindings.
     """
 
     def __init__(self, plan: LayoutPlan) -> None:
@@ -137,7 +137,7 @@ class _Writer:
             form = self.plan.forms.labelled(expr)
             if form is None or label == form.imported:
                 return expr
-            if (expr, label) not in self._stored:  # reordered once
+            if (expr, label) not in self._stored:  # each tensor is reordered once
                 value = self._reordered(expr, form, form.imported, label)
                 self._stored[expr, label] = self._emit(value, f"{expr.name}_{_NAMES[label]}")
             return self._stored[expr, label]
@@ -146,7 +146,7 @@ class _Writer:
         graph, order = self.plan.graph, operand.orders[label]
         if is_transposable(graph, expr):
             return transposed(graph, expr, order, operand.trims, self.block)
-        number = not known_tensor(expr).shape  # of run time
+        number = not known_tensor(expr).shape  # a scalar known at run time
         return expr if number else transposed(graph, expr, order, False, self.block)
 
     def _reordered(self, expr: relax.Expr, form: Form, source: int, target: int) -> relax.Expr:
@@ -163,7 +163,7 @@ class _Writer:
         return value if isinstance(value, relax.Var) else self.block.emit(value, name)
 
     def _simple(self, value: relax.Expr) -> relax.Expr:
-        """An expression whose operands are all bound."""
+        """An expression whose operands are all variables, constants or tuples."""
         if not isinstance(value, relax.Call):
             return value
         args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]

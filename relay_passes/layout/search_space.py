@@ -1,13 +1,14 @@
-"""LayoutProblem: what can be chosen about the layouts of a block, for tuning.
+"""LayoutProblem: the choices for the layouts of a block, for tuning.
 
     problem.operators       3 max_pool2d 1x64x56x56: channels first or last; ...
     problem.cheapest({"3 max_pool2d 1x64x56x56": FIRST})
-                            the labels of all of them where that one runs channels first
+                            labels of all operators if this one runs channels first
 
 Only operators with much work choose a layout, as in ALT (arXiv 2210.12415). An elementwise operator
-between them takes over a layout, or the reorder is there; here the cut decides which. Names hold
-the operator's position, so they are valid only for blocks with the same key: the same operators on
-the same shapes. Weights do not matter: their layout is part of every region's configuration.
+between them either takes over a layout or has the reorder next to it; here the minimum cut decides.
+Names contain the operator's position, so they are valid only for blocks with the same key: the same
+operators on the same shapes. Weights are not part of the key: their layout belongs to the
+configuration of each region.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class LayoutOperator:
     Attributes
     ----------
     name : str
-        Its place in the block, its operator, the shape of its result as imported.
+        Its position in the block, its operator, and the shape of its result as imported.
     default : int
-        The label that the cheapest cut gives it.
+        Its label in the cheapest cut.
     leads : bool
-        Whether to search for its label; else it follows from those around it.
+        Whether to search for its label; otherwise the label follows from its neighbours.
     neighbours : tuple of str
-        Operators that lead and exchange tensors with it, directly or through others that follow.
+        Leading operators that exchange tensors with it, directly or through followers.
     """
 
     name: str
@@ -60,7 +61,7 @@ class LayoutChoice:
     labels : mapping
         Name of every operator of the problem -> label.
     source : str
-        Where they come from.
+        Where the labels come from.
     """
 
     labels: Labels
@@ -68,7 +69,7 @@ class LayoutChoice:
 
 
 class LayoutProblem:
-    """The operators of a block that have a choice.
+    """The operators of a block that can run in two layouts.
 
     Parameters
     ----------
@@ -107,9 +108,9 @@ class LayoutProblem:
         self.default = {each.name: each.default for each in self.operators}
 
     def cheapest(self, wanted: Labels) -> dict[str, int] | None:
-        """The labels that move the fewest bytes where some operators have wanted ones.
+        """The labels with the fewest moved bytes, given wanted labels of some operators.
 
-        None if that cannot be.
+        None if these labels are impossible.
         """
         labels = self._labels(wanted)
         if labels is None:
@@ -119,7 +120,7 @@ class LayoutProblem:
     def refusal(self, labels: Labels) -> str | None:
         """Why the block cannot have these labels; None if it can."""
         if set(labels) != set(self._positions):
-            return "they are those of other operators"
+            return "they belong to other operators"
         for name, label in labels.items():
             role = self._plan.roles[self._positions[name]]
             assert role is not None
@@ -128,13 +129,13 @@ class LayoutProblem:
         return "a tuple would have to be reordered" if self._labels(labels) is None else None
 
     def apply(self, labels: Labels) -> None:
-        """Gives the plan these labels, for which `refusal` knows nothing."""
+        """Gives the plan these labels, which `refusal` must not refuse."""
         found = self._labels(labels)
         assert found is not None
         self._plan.labels = found
 
     def differences(self, labels: Labels) -> list[str]:
-        """The operators whose label is not that of the cheapest cut."""
+        """The operators whose label differs from the cheapest cut."""
         return [name for name in self.default if labels[name] != self.default[name]]
 
     def _labels(self, wanted: Labels) -> list[int] | None:
@@ -182,9 +183,9 @@ def _name(graph: DataflowGraph, position: int) -> str:
 
 
 def _neighbours(plan: LayoutPlan, leading: set[int]) -> dict[int, set[int]]:
-    """For every operator that leads, those that it meets directly or through such as follow.
+    """For every leading operator, the leading ones that it meets directly or through followers.
 
-    Convolutions that run in one layout only are where a layout ends, so they join nothing.
+    A convolution that runs in one layout only is where a layout ends, so it links nothing.
     """
     linked: dict[int, set[int]] = {}
     for position, role in enumerate(plan.roles):
@@ -195,7 +196,7 @@ def _neighbours(plan: LayoutPlan, leading: set[int]) -> dict[int, set[int]]:
             linked.setdefault(one, set()).add(other)
             linked.setdefault(other, set()).add(one)
     found: dict[int, set[int]] = {}
-    for start in leading:  # other operators that lead, on ways through operators that do not
+    for start in leading:  # searches through operators that do not lead
         seen, stack = {start}, [start]
         while stack:
             for other in linked.get(stack.pop(), ()):

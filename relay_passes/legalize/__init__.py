@@ -1,4 +1,4 @@
-"""What no template takes, left to TVM: how its operators are written as kernels, fused, scheduled.
+"""Lowers by TVM what no template takes: writes its operators as kernels, fuses and schedules them.
 
-In: a module in which regions are kernels and the rest is operators. Out: calls of kernels alone.
+In: a module in which regions are kernels and all else is operators. Out: calls of kernels only.
 """

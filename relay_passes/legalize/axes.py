@@ -23,7 +23,7 @@ from relay_passes.ir.rewrite import map_functions
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import call_name, loads_of
 
-# Legalises sums and products along an axis, with neighbours of a result in the innermost loop.
+# Legalises cumulative sums and products along an axis, with adjacent results innermost.
 #
 # Before
 #
@@ -36,11 +36,11 @@ from tir_schedules.generic.expressions import call_name, loads_of
 #     for j in columns: y[0, j] = x[0, j]
 #     for i in rows - 1: for j in columns: y[i + 1, j] = y[i, j] + x[i + 1, j]
 #
-# TVM's own, which DispatchSortScan puts in the place of what is left, runs down one column after
-# the other.
+# TVM's own kernel, which DispatchSortScan uses for remaining scans, runs down one column after the
+# other.
 
 
-_FIRST = {"cumsum": 0, "cumprod": 1}  # of an exclusive one
+_FIRST = {"cumsum": 0, "cumprod": 1}  # first element of an exclusive scan
 
 
 def _scan(name: str, combine: Callable[[Expr, Expr], Expr]) -> Legalize:
@@ -66,13 +66,13 @@ def _scan(name: str, combine: Callable[[Expr, Expr], Expr]) -> Legalize:
 
 
 At = Callable[[Expr], tuple[Expr, ...]]
-"""Where a place of the axis is."""
+"""Position on the axis -> indices of an element."""
 
 
 def _emit_scan(
     x: Expr, y: Expr, axis: int, first: Expr | None, combine: Callable[[Expr, Expr], Expr]
 ) -> None:
-    """The loops, in the PrimFunc under construction; an exclusive scan starts with `first`."""
+    """Emits the loops into the current PrimFunc; an exclusive scan starts with `first`."""
     extent = x.shape[axis]
     zero, one = (tirx.const(number, str(extent.ty.dtype)) for number in (0, 1))
 
@@ -80,7 +80,7 @@ def _emit_scan(
         return cast(element_of(y[at]), x[at])
 
     def store(place: Expr, value: Callable[[At], Expr]) -> None:
-        """Stores a value at a place of the axis, for all elements behind it."""
+        """Stores a value at a position of the axis, for all elements of the axes after it."""
         with ExitStack() as inner:
             behind = _loops(inner, x.shape[axis + 1 :])
 
@@ -99,12 +99,12 @@ def _emit_scan(
 
 
 def _loops(stack: ExitStack, extents: Sequence[Expr], shared: bool = False) -> list[Expr]:
-    """Loops; threads may share the outermost."""
+    """Opens loops; threads may share the outermost one."""
     kinds = (I.parallel if shared and not number else I.serial for number in range(len(extents)))
     return [stack.enter_context(kind(extent)) for kind, extent in zip(kinds, extents, strict=True)]
 
 
-# Legalises R.argmax and R.argmin, so that their result is a valid index for all values.
+# Legalises R.argmax and R.argmin, so that the result is a valid index for all values.
 #
 # Before
 #
@@ -118,13 +118,14 @@ def _loops(stack: ExitStack, extents: Sequence[Expr], shared: bool = False) -> l
 #     first[i] = min(first[i], x[i, k] == most[i] ? k : largest int)
 #     place[i] = min(first[i], m - 1)
 #
-# Both reductions are vectors of either axis; TVM's single one, of pairs, is no vector along the
-# reduced axis. The result is the first NaN or else the first of equal elements, as in NumPy. TVM
-# begins with the index -1, and keeps it if nothing is larger than the least number of the type.
+# Both reductions vectorise along either axis; TVM's single reduction, of pairs, does not along the
+# reduced axis. The result is the index of the first NaN, or else of the first of equal extremes, as
+# in NumPy. TVM begins with the index -1, and keeps it if nothing is larger than the type's smallest
+# number.
 
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
-_MOST = (1 << 31) - 1  # elements that int32 numbers
+_MOST = (1 << 31) - 1  # elements that int32 can number
 
 
 def _place_of_extreme(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -177,11 +178,11 @@ def _place(call: relax.Call, name: str, data: te.Tensor) -> te.Tensor:
 
 
 def _same(element: tirx.Expr, extreme: tirx.Expr) -> tirx.Expr:
-    """Whether an element is the extreme of its row, which is NaN if one of them is."""
+    """Whether an element is the extreme of its row; the extreme is NaN if any element is."""
     dtype = str(element.ty.dtype)
     if dtype not in _FLOATS:
         return tirx.EQ(element, extreme)
-    # Not x == x, which TVM takes for true.
+    # Not x == x, which TVM simplifies to true.
     infinity = tirx.const(math.inf, dtype)
     return tirx.Select(
         tirx.LE(extreme, infinity), tirx.EQ(element, extreme), ~(element <= infinity)
@@ -196,8 +197,7 @@ _IDENTITIES: dict[type, tuple[Callable[[str], tirx.Expr], float]] = {
 
 @named_pass
 def reduction_identities(mod: IRModule) -> IRModule:
-    """Identities: a maximum of floats begins with -inf, a minimum with +inf, and so does its
-    padding.
+    """Identities: a maximum of floats, and its padding, begins with -inf, a minimum with +inf.
 
     Before
 
@@ -211,11 +211,11 @@ def reduction_identities(mod: IRModule) -> IRModule:
         with T.init(): y[i] = -inf
         y[i] = max(y[i], padded[2 * i + k])
 
-    TVM begins with the least finite number, which is larger than -inf. For integers the least
-    number is already right. The pass runs while each function is still one operator, so that it
-    cannot change a number with which the model itself pads: that is in another function.
+    TVM begins with the lowest finite number, which is larger than -inf. For integers the smallest
+    number is already right. The pass runs while each function is still one operator, so it cannot
+    change a number with which the model itself pads: that is in another function.
 
-    It comes directly behind the legalisation of operators.
+    It must run directly after the legalisation of operators.
     """
 
     return map_functions(mod, is_foreign_kernel, _mended)
@@ -251,7 +251,7 @@ def _mended(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _identity(value: tirx.Expr, kind: type) -> tirx.Expr:
-    """-inf or +inf in place of the largest finite number of that sign; another value as it is."""
+    """-inf or +inf instead of the largest finite number of that sign; any other value unchanged."""
     bound, identity = _IDENTITIES[kind]
     dtype = str(value.ty.dtype)
     if not isinstance(value, tirx.FloatImm) or value.value != bound(dtype).value:
@@ -269,11 +269,11 @@ def _identity(value: tirx.Expr, kind: type) -> tirx.Expr:
 #
 # After
 #
-#     lv = R.call_tir(multiply, (x, R.const(0.0)))    # inside a kernel, TVM would make 0 of x * 0
+#     lv = R.call_tir(multiply, (x, R.const(0.0)))    # inside a kernel, TVM folds x * 0 to 0
 #     lv1 = R.call_tir(sign, (y,))                    # NaN for NaN
 #     lv2 = R.call_tir(softplus, (z,))                # accurate for negative z
 #
-# Leaky ReLU is here for a slope of 0, and casts to integers for values that do not fit.
+# Leaky ReLU is here for a slope of 0, and casts to integers for values out of range.
 
 
 Element = Callable[[tirx.Expr], tirx.Expr]
@@ -283,7 +283,7 @@ _ARITHMETIC = {
 
 
 def _arithmetic(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """A constant 0 stays a tensor, which TVM cannot fold."""
+    """An arithmetic operator; a constant 0 stays a tensor, so that TVM cannot fold it."""
     if not any(_is_zero(arg) for arg in call.args):
         return legalize_by_tvm(builder, call)
     return builder.call_te(_ARITHMETIC[str(call.op.name)], *call.args)
@@ -296,7 +296,7 @@ def _is_zero(expr: relax.Expr) -> bool:
 def elementwise(
     builder: relax.BlockBuilder, call: relax.Call, element: Element, block: str = "compute"
 ) -> relax.Expr:
-    """A kernel that computes each element of one, in a block of that name."""
+    """A kernel that computes each element from one element, in a block named `block`."""
 
     def compute(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *indices: element(x(*indices)), block)
@@ -331,7 +331,7 @@ def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return legalize_by_tvm(builder, call)
 
     def element(x: tirx.Expr) -> tirx.Expr:
-        if dtype != "float64":  # generic.vector_math has it
+        if dtype != "float64":  # generic.vector_math computes it
             return tirx.call_pure_extern(dtype, "softplus", x)
         zero = tirx.const(0, dtype)
         return te.max(x, zero) + tirx.log1p(tirx.exp(zero - tirx.abs(x)))

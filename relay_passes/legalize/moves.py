@@ -21,18 +21,18 @@ from tir_schedules.core.emission import opaque_block, walk
 from tir_schedules.generic.expressions import const_int, substitute
 
 PLACES = "tvm_hybrid.places"
-"""Attribute of a kernel whose result says which element each place has, all of them being there."""
+"""Attribute of kernels that compute, for each result place, a source index within range."""
 
 MOST_RUNS = 8
-LEAST_LENGTH = 4  # of a run, on average
+LEAST_LENGTH = 4  # average length of a run
 
 Source = Callable[[tirx.Expr, Sequence[tirx.Expr]], tirx.Expr]
-"""What says which element a place has, given some sizes."""
+"""(place, sizes) -> source index for the place."""
 
 Found = tuple[Source, list[tirx.Expr]]
 
 Run = tuple[int, int, int]
-"""Its first place, the element there, and by how much elements rise from place to place."""
+"""First place of the run, source index there, and step of the source index per place."""
 
 
 def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -59,7 +59,7 @@ def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _by_runs(data: relax.Expr, table: relax.Expr, axis: int) -> Found | None:
-    """The elements of a table that is known, if they are a few runs."""
+    """The source of a constant table that consists of a few runs; else None."""
     if not isinstance(table, ir.GenericConst) or len(table.value.shape) != 1:
         return None
     extent = data.ty.shape.values[axis]
@@ -83,7 +83,7 @@ def _by_runs(data: relax.Expr, table: relax.Expr, axis: int) -> Found | None:
 
 
 def runs(values: np.ndarray) -> list[Run]:
-    """Legalises R.take where it is known which element each place has: runs of elements are copied.
+    """Legalises R.take with known indices: copies runs of elements.
 
     Before
 
@@ -93,10 +93,10 @@ def runs(values: np.ndarray) -> list[Run]:
 
         lv = R.call_tir(take, (x,))    # y[i, j] = x[i, j < 2 ? 2 - j : j - 2]
 
-    A table that a kernel computes is taken likewise, if the kernel is marked (`PLACES`): Pad along
-    axes of open sizes makes such tables.
+    A table that a kernel computes is taken like this, too, if the kernel is marked (`PLACES`): Pad
+    along dynamic axes makes such tables.
 
-    Where elements stay, rise or fall by 1 from place to place; nothing if too often.
+    Returns runs in which the index stays, rises by 1 or falls by 1; empty if there are too many.
     """
     steps, found, first = np.diff(values), list[Run](), 0
     while first < len(values):
@@ -110,7 +110,7 @@ def runs(values: np.ndarray) -> list[Run]:
 
 
 def _by_kernel(builder: relax.BlockBuilder, table: relax.Expr) -> Found | None:
-    """The elements of a table that a kernel computes from sizes."""
+    """The source of a table that a marked kernel computes from sizes; else None."""
     made = builder.lookup_binding(table) if isinstance(table, relax.Var) else None
     if not isinstance(made, relax.Call) or not isinstance(made.args[0], relax.GlobalVar):
         return None
@@ -119,7 +119,7 @@ def _by_kernel(builder: relax.BlockBuilder, table: relax.Expr) -> Found | None:
         return None
     *own, result = kernel.params
     given = list(made.args[1].fields)
-    if isinstance(result.shape[0], tirx.Var):  # a size that only the result has
+    if isinstance(result.shape[0], tirx.Var):  # a size that only the result defines
         own, given = [*own, result.shape[0]], [*given, table.ty.shape.values[0]]
     blocks = [each for each in walk(kernel.body) if isinstance(each, s_tir.SBlock)]
     (block,) = (each for each in blocks if each.iter_vars)
@@ -132,7 +132,7 @@ def _by_kernel(builder: relax.BlockBuilder, table: relax.Expr) -> Found | None:
     return source, given
 
 
-# Legalises R.scatter_elements: a copy, then the updates, neighbours of a row innermost.
+# Legalises R.scatter_elements: a copy, then the updates, with columns of a row innermost.
 #
 # Before
 #
@@ -146,21 +146,21 @@ def _by_kernel(builder: relax.BlockBuilder, table: relax.Expr) -> Found | None:
 #     for blocks of columns: for k in rows: for j in columns of the block:
 #         y[indices[k, j], j] = max(y[indices[k, j], j], updates[k, j])
 #
-# TVM's own runs down one column after the other. Indices are counted from the end where they are
-# negative, and clipped, so that `clip_indices` leaves them to this kernel.
+# TVM's own kernel runs down one column after the other. Negative indices count from the end, and
+# indices are clipped here, so that `clip_indices` need not do it.
 
 
-COPIED = 1 << 13  # elements at a time
-COLUMNS = 256  # of a block: their rows stay in cache
+COPIED = 1 << 13  # elements copied at a time
+COLUMNS = 256  # of a block: its rows stay in cache
 
 Combine: TypeAlias = Callable[[Expr, Expr], Expr]
-"""(What an element is so far, an update) -> what it is then."""
+"""(old element, update) -> new element."""
 
 
 def _extreme(node: type[tirx.Max | tirx.Min], compare: type[tirx.GT | tirx.LT]) -> Combine:
-    """The larger or the smaller; a NaN if either is one.
+    """Makes the larger or the smaller of two elements; NaN if either is NaN.
 
-    `llvm.maximum`, which generic schedules make of a maximum, branches on the sign of an element:
+    Generic schedules make `llvm.maximum` of a maximum, which branches on the sign of an element:
     signs that change at random make that three times as slow.
     """
 
@@ -213,9 +213,9 @@ def _copy(source: Expr, result: Expr) -> None:
 
 
 def _update(y: Expr, indices: Expr, updates: Expr, axis: int, combine: Combine) -> None:
-    """Puts the updates in; threads share what no two of them write to."""
+    """Applies the updates; threads share the work so that no two write to one element."""
     before, (count, *behind) = list(indices.shape[:axis]), list(indices.shape[axis:])
-    # One thread has a block of columns, or else all behind one index.
+    # One thread updates a block of columns, or else all elements after one index.
     width = COLUMNS if len(behind) == 1 else 1
     blocks = tirx.floordiv(behind[0] + (width - 1), width) if behind else 1
     extent = y.shape[axis]
@@ -237,7 +237,7 @@ def _update(y: Expr, indices: Expr, updates: Expr, axis: int, combine: Combine) 
         I.buffer_store(y, combine(y[tuple(target)], updates[tuple(place)]), target)
 
 
-# Legalises R.dynamic_strided_slice, so that no bounds and no steps end the process.
+# Legalises R.dynamic_strided_slice, so that no bounds or steps crash the process.
 #
 # Before
 #
@@ -249,9 +249,9 @@ def _update(y: Expr, indices: Expr, updates: Expr, axis: int, combine: Combine) 
 #     lv2: R.Shape([1, s0, s1]) = R.tensor_to_shape(lv1)
 #     lv = R.call_tir(dynamic_strided_slice, (x, begins, steps))
 #
-# The first element is 0 if a step is, and the program ends with an error there. TVM's own function
-# for sizes divides by such a step, which ends the process. Its sizes are below 0 where the end lies
-# before the beginning, and for steps near the ends of int64.
+# The first element is 0 if a step is 0, and the program then raises an error. TVM's own function
+# for sizes divides by such a step, which crashes the process. Its sizes are negative if the end
+# lies before the beginning, and for steps near the limits of int64.
 
 
 def _dynamic_strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -267,7 +267,7 @@ def _dynamic_strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> rel
 def _sizes(
     begins: te.Tensor, ends: te.Tensor, steps: te.Tensor, extents: list[tirx.Expr]
 ) -> te.Tensor:
-    """Whether no step is 0, and the result's size along every axis."""
+    """1 if no step is 0, else 0; then the result's size along every axis."""
     zero, one = (tirx.const(number, "int64") for number in (0, 1))
 
     def element(place: tirx.Var) -> tirx.Expr:
@@ -282,7 +282,7 @@ def _sizes(
 
 
 def _count(begin: tirx.Expr, end: tirx.Expr, step: tirx.Expr, extent: tirx.Expr) -> tirx.Expr:
-    """How many elements there are from a bound to another; by a step of 0 as by 1."""
+    """The number of elements between two bounds; a step of 0 counts as 1."""
     zero, one, minus = (tirx.const(number, "int64") for number in (0, 1, -1))
     upwards = step > zero
     low = tirx.Select(upwards, zero, minus)
@@ -292,7 +292,7 @@ def _count(begin: tirx.Expr, end: tirx.Expr, step: tirx.Expr, extent: tirx.Expr)
         for bound in (begin, end)
     )
     length = te.max(tirx.Select(upwards, last - first, first - last), zero)
-    # No sum below overflows: a step beyond the axis is as good as the axis.
+    # No sum below overflows: a step larger than the axis is clipped to the axis.
     most = te.max(extent, one)
     within = te.max(te.min(step, most), zero - most)
     stride = te.max(tirx.Select(upwards, within, zero - within), one)
@@ -303,7 +303,7 @@ MARK = "tvm_hybrid.reorder"
 
 
 def reorders_in(function: tirx.PrimFunc) -> int:
-    """Legalises: a permutation that moves elements is marked, and stays so inside a fused kernel.
+    """Number of reorders of an unscheduled kernel: each is marked, and fusing keeps the mark.
 
     Before
 
@@ -317,9 +317,7 @@ def reorders_in(function: tirx.PrimFunc) -> int:
             T.sblock_attr({"tvm_hybrid.reorder": True})
             ...
 
-    FuseTIR keeps attributes of blocks alone, not those of functions.
-
-    How many reorders a kernel does, before it is scheduled.
+    FuseTIR keeps attributes of blocks, but not of functions.
     """
     blocks: list[SBlock] = []
     tvm_ffi.structural_walk(function.body, (SBlock, blocks.append))

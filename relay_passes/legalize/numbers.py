@@ -1,4 +1,4 @@
-"""Arithmetic whose legalisation by TVM is wrong for some values, or undefined."""
+"""Legalises arithmetic for which TVM's own legalisation is wrong or undefined for some values."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from . import axes
 #
 # QuantizeLinear rounds x / s, an f32 division, to the nearest integer (ties to even), adds the zero
 # point and saturates. Round also rounds ties to even. TVM's own legalisations round ties away from
-# zero. Saturating before rounding gives the same result, because the bounds are integers, and keeps
-# infinities out of the conversion. A NaN becomes the least integer, as in ONNX Runtime.
+# zero. Saturating before rounding gives equal results, because the bounds are integers, and keeps
+# infinities out of the conversion. A NaN becomes the smallest integer, as in ONNX Runtime.
 
 
 _FLOATS = ("float32", "float16")
@@ -70,7 +70,7 @@ def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _by_parameters(
     builder: relax.BlockBuilder, call: relax.Call, of: Callable[..., tirx.Expr]
 ) -> relax.Expr:
-    """A function of each element, its scale as float32 and its zero point as int32."""
+    """An elementwise kernel with a scale read as float32 and a zero point read as int32."""
     hint, axis = op_name(call).removeprefix("relax."), int(call.attrs.axis)
     axis %= max(1, int(call.args[0].ty.ndim))
     numbers = [_number(arg) for arg in call.args[1:3]]
@@ -96,7 +96,7 @@ def _by_parameters(
         return te.compute(data.shape, element, name=f"{hint}d")
 
     known = zip(call.args[1:3], numbers, strict=True)
-    tensors = [arg for arg, number in known if number is None]  # that a kernel reads from memory
+    tensors = [arg for arg, number in known if number is None]  # the kernel reads them from memory
     return builder.call_te(compute, call.args[0], *tensors, primfunc_name_hint=hint)
 
 
@@ -116,12 +116,12 @@ Read = Callable[[Sequence[tirx.Var]], tirx.Expr]
 
 
 def _nearest(value: tirx.Expr) -> tirx.Expr:
-    """The nearest integer, of two the even one; unlike tirx.nearbyint it vectorises."""
+    """The nearest integer, ties to even; unlike tirx.nearbyint it vectorises."""
     return _intrinsic("llvm.nearbyint", value)
 
 
 def _intrinsic(name: str, value: tirx.Expr) -> tirx.Expr:
-    """A call of a function of LLVM that has a form for every floating-point type."""
+    """A call of an LLVM function that exists for every floating-point type."""
     return tirx.call_llvm_pure_intrin(str(value.ty.dtype), name, value)
 
 
@@ -144,12 +144,12 @@ def _number(expr: relax.Expr) -> np.generic | None:
 #     y[i] = b[i] == 0 ? 0 : b[i] == -1 ? -a[i] : a[i] / (b[i] == 0 or b[i] == -1 ? 1 : b[i])
 #
 # Integer division by zero is an error in ONNX Runtime. On x86 it crashes the process, and so does
-# the least integer divided by -1. Here quotient and remainder are 0 for a division by zero; for the
-# least integer by -1 they are the least integer and 0.
+# the smallest integer divided by -1. Here quotient and remainder of a division by zero are 0; for
+# the smallest integer by -1 they are the smallest integer and 0.
 #
-# Sums, differences and products of 32 and 64 bits that overflow have none: TVM tells LLVM that they
-# do not, signed ones by nsw and unsigned ones by nuw. So computing with unsigned integers instead
-# is worse: then the sum of a negative number already breaks the promise.
+# Sums, differences and products of 32 and 64 bits that overflow have no defined result: TVM tells
+# LLVM that they do not overflow, signed ones by nsw and unsigned ones by nuw. Computing with
+# unsigned integers instead is worse: then even the sum with a negative number breaks the promise.
 
 
 _DIVISIONS: dict[str, tuple[Callable[..., tirx.Expr], bool]] = {
@@ -158,7 +158,7 @@ _DIVISIONS: dict[str, tuple[Callable[..., tirx.Expr], bool]] = {
     "relax.mod": (tirx.truncmod, False),
     "relax.floor_mod": (tirx.floormod, False),
 }
-"""The operator in TIR, and whether it makes a quotient."""
+"""The operator in TIR, and whether it computes a quotient."""
 
 
 def _division(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -195,7 +195,7 @@ def _shift(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         within = tirx.all(tirx.GE(b, zero), tirx.LE(b, last))
         shifted = operator(a, tirx.Select(within, b, last))
         if not left and not dtype.startswith("u"):
-            return shifted  # by the last place: nothing but the sign is left
+            return shifted  # by bits - 1: only the sign remains
         return tirx.Select(within, shifted, zero)
 
     return _elementwise(builder, call, guarded)
@@ -204,7 +204,7 @@ def _shift(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _elementwise(
     builder: relax.BlockBuilder, call: relax.Call, of: Callable[..., tirx.Expr]
 ) -> relax.Expr:
-    """A function of the elements of two tensors that broadcast."""
+    """A kernel that computes each element from two tensors that broadcast."""
 
     def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
         shape = call.ty.shape.values
@@ -219,7 +219,7 @@ def _elementwise(
 def _read(
     tensor: te.Tensor, shape: Sequence[tirx.Expr], indices: tuple[tirx.Var, ...]
 ) -> tirx.Expr:
-    """An element of what broadcasts to a shape."""
+    """The element of a broadcast tensor for some indices of the result."""
     last = indices[len(indices) - len(tensor.shape) :]
     extents = zip(tensor.shape, shape[len(shape) - len(tensor.shape) :], last, strict=True)
     return tensor(*(0 if _is_one(own) and not _is_one(all_) else i for own, all_, i in extents))
@@ -231,7 +231,7 @@ def _is_one(extent: tirx.Expr) -> bool:
 
 @named_pass
 def bfloat16_remainders(mod: IRModule) -> IRModule:
-    """Remainders: those of bfloat16 numbers are computed in float32, for which TVM has code.
+    """Remainders: computes remainders of bfloat16 numbers in float32, for which TVM has code.
 
     Before
 
@@ -241,11 +241,11 @@ def bfloat16_remainders(mod: IRModule) -> IRModule:
 
         y[i] = Cast("bfloat16", truncmod(Cast("float32", x[i]), float32(1.0)))
 
-    The result is the same number: a remainder is exact, and has no more digits than its operands.
-    TVM's BF16ComputeLegalize forgets remainders, so that its own code for them is refused by LLVM.
-    Operators of Relax never bring them; kernels that a module has brought along do.
+    The result is equal: a remainder is exact, and has no more digits than its operands. TVM's
+    BF16ComputeLegalize skips remainders, and LLVM refuses TVM's code for them. Operators of Relax
+    never contain them; kernels that a module brings along may.
 
-    Kernels must not be vectorised yet.
+    It must run before kernels are vectorised.
     """
 
     def change(remainder: tirx.Mod) -> tirx.Expr:

@@ -13,10 +13,10 @@ After
 
 TVM's own legalisation computes indices and weights again for every element, and reads four elements
 (linear) or sixteen (cubic) for each. Here indices and weights are constants, and each interpolated
-row is computed once. For dynamic extents one kernel computes all four tables, or the resizing
-kernel computes indices and weights of a pixel once for all of its channels. TVM legalises crops and
-other types than f32. Cubic weights are those of R. Keys, "Cubic Convolution Interpolation for
-Digital Image Processing" (IEEE Trans. ASSP, 1981).
+row is computed once. For dynamic extents either one kernel computes all four tables, or the
+resizing kernel computes indices and weights once per pixel, for all of its channels. TVM legalises
+crops and types other than f32. Cubic weights are those of R. Keys, "Cubic Convolution Interpolation
+for Digital Image Processing" (IEEE Trans. ASSP, 1981).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from tvm.sym import Analyzer
 from microkernels.base.tvm_compat import relax as tvm_compat
 from tir_schedules.generic.expressions import const_int, substitute
 
-MOST_TIMES = 16  # that an element of an open image is repeated
+MOST_TIMES = 16  # largest integer factor of a dynamic image
 TAPS = {"linear": 2, "cubic": 4}  # of the methods with weights
-MANY_CHANNELS = 64  # of a pixel that computes its own taps
+MANY_CHANNELS = 64  # pixels with so many channels compute their own taps
 
 _PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "half_pixel": lambda x, scale: (x + 0.5) * scale - 0.5,
     "asymmetric": lambda x, scale: x * scale,
     "tf_half_pixel_for_nn": lambda x, scale: (x + 0.5) * scale,
 }
-"""Where outputs lie between the elements, of arrays or expressions of float32."""
+"""Position of an output between the input elements, for arrays or float32 expressions."""
 
 _ROUNDED: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "floor": lambda places: np.floor(places + np.float32(1e-5)),
@@ -55,14 +55,14 @@ _ROUNDED: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
 }
 
 Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
+"""Indices and weights, [outputs, taps], of the elements of every output along an axis."""
 
 _Tap = int | tirx.Var
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of an image and of the resized one, along rows and columns; `axis` is that of rows."""
+    """Rows and columns of an image and of the resized image; `axis` is the axis of rows."""
 
     axis: int
     extents: Sequence[tirx.Expr]
@@ -70,14 +70,14 @@ class _Sizes:
 
     @property
     def static(self) -> tuple[list[int], list[int]] | None:
-        """The numbers; None if one is dynamic."""
+        """The sizes as numbers; None if one is dynamic."""
         found = [const_int(size) for size in (*self.extents, *self.outputs)]
         known = [size for size in found if size is not None]
         return (known[:2], known[2:]) if len(known) == len(found) else None
 
 
 def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Resizing by taps, which are constants of static extents, else TVM's way."""
+    """Resizing by taps, which are constants for static extents; otherwise TVM's legalisation."""
     sizes, found = _sizes(call), None
     nearest = str(call.attrs.method) == "nearest_neighbor"
     how = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
@@ -94,7 +94,7 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             tables = [
                 relax.const(np.ascontiguousarray(table.T)) for pair in known for table in pair
             ]
-            # Of a much smaller result, most of a row would be made for nothing.
+            # For a much smaller result, most of each interpolated row would be unused.
             n, m = pairs[1]
             found = _weighted_sums(builder, call, tables, _at_once(call) or 2 * m < n)
     elif not nearest:
@@ -108,7 +108,7 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _sizes(call: relax.Call) -> _Sizes | None:
-    """The sizes of a call that is not left to TVM for its layout or type."""
+    """The sizes of a call; None if its layout or type is left to TVM."""
     before, after, layout = call.args[0].ty, call.ty, str(call.attrs.layout)
     shapes = isinstance(before.shape, relax.ShapeExpr) and isinstance(after.shape, relax.ShapeExpr)
     if not shapes or layout not in ("NCHW", "NHWC") or before.dtype != after.dtype:
@@ -123,16 +123,16 @@ def _sizes(call: relax.Call) -> _Sizes | None:
 
 @dataclass(frozen=True)
 class _Axis:
-    """What every output along an axis is made of, as expressions of its place.
+    """The taps of every output along an axis, as expressions of the output's place.
 
     Attributes
     ----------
     outputs : PrimExpr
-        How many there are.
+        Number of outputs.
     taps : int
-        Elements that one output is made of.
+        Elements per output.
     index, weight : callable
-        Which element a tap is at an output, and its weight.
+        (tap, output) -> the element's index; its weight.
     """
 
     outputs: tirx.Expr
@@ -144,7 +144,7 @@ class _Axis:
 def _weighted_sums(
     builder: relax.BlockBuilder, call: relax.Call, tables: Sequence[relax.Expr], at_once: bool
 ) -> relax.Expr:
-    """Sums by tables [taps, outputs]: indices and weights of rows, and of columns."""
+    """Sums by tables [taps, outputs]: indices and weights of rows, then of columns."""
     first = str(call.attrs.layout).index("H")
 
     def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
@@ -164,15 +164,15 @@ def _weighted_sums(
 
 
 def _at_once(call: relax.Call) -> bool:
-    """Whether rows between two rows cost more to keep than to make twice."""
-    # Lanes that lie along a row make it in little time.
+    """Whether interpolated rows cost more to store than to compute twice."""
+    # Vector lanes along a row compute it quickly.
     return str(call.attrs.method) == "linear" and str(call.attrs.layout) == "NHWC"
 
 
 def _dynamic_sums(
     builder: relax.BlockBuilder, call: relax.Call, sizes: _Sizes
 ) -> relax.Expr | None:
-    """Sums for an image of dynamic extents; None for what is left to TVM.
+    """Sums for an image of dynamic extents; None if TVM must legalise it.
 
     A pixel of many channels computes its own taps: on Zen 4, those of 64 to 512 channels take 1% to
     9% less time without tables, those of 3 to 32 channels 1% to 16% more. Other images have one
@@ -200,7 +200,7 @@ def _dynamic_sums(
             for element in (axis.index, axis.weight)
         ]
 
-    # By itself: in one kernel with what reads it, a table would be computed for every element.
+    # A separate kernel: fused with its reader, a table would be computed for every element.
     extents = (*sizes.extents, *sizes.outputs)
     made = builder.emit(builder.call_te(tables, *extents, primfunc_name_hint="resize_taps"))
     read = [builder.emit(relax.TupleGetItem(made, number)) for number in range(4)]
@@ -241,16 +241,16 @@ def _factor(before: tirx.Expr, after: tirx.Expr) -> int | None:
 
 
 class _Nearest(NamedTuple):
-    """Which elements of the input there are along an axis: one for every element of the result.
+    """The source index along an axis for every element of the result.
 
     Attributes
     ----------
     factor : int
-        How many times over each element is there, if there is no table.
+        How often each element is repeated, if there is no table.
     outputs : int or None
-        How many there are; None: the factor times as many as before.
+        Number of outputs; None for the number of elements times the factor.
     table : array or None
-        [outputs, 1].
+        Source indices, [outputs, 1]; None if the factor determines them.
     """
 
     factor: int
@@ -259,7 +259,7 @@ class _Nearest(NamedTuple):
 
 
 def _nearest(extent: int, outputs: int, table: NDArray[np.int32]) -> _Nearest:
-    """Every element some times over is a division of the position, better than any table."""
+    """Repeated elements need a division of the position only, which is faster than a table."""
     factor = max(outputs // extent, 1)
     divided = np.array_equal(table[:, 0], np.arange(outputs) // factor)
     return _Nearest(factor, outputs, None if divided else table)
@@ -268,7 +268,7 @@ def _nearest(extent: int, outputs: int, table: NDArray[np.int32]) -> _Nearest:
 def _elements(
     builder: relax.BlockBuilder, x: relax.Expr, axis: int, along: Sequence[_Nearest]
 ) -> relax.Expr:
-    """One element of the input for every element of the result, along some axes."""
+    """A kernel that copies one input element for every element of the result."""
 
     def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
         left = iter(given)
@@ -308,7 +308,7 @@ def _summed(x: te.Tensor, axis: int, along: Sequence[_Axis], name: str) -> te.Te
 
 
 def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
-    """What every output along an axis is made of; None if the attributes are not known here."""
+    """Indices and weights of every output along an axis; None if the attributes are unsupported."""
     places = _places(str(call.attrs.coordinate_transformation_mode), extent, outputs)
     if places is None:
         return None
@@ -327,12 +327,12 @@ def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
 
 
 def _inside(index: NDArray[Any], extent: int) -> NDArray[np.int32]:
-    """Places beyond the borders are those at the borders."""
+    """Indices clipped to the borders."""
     return np.clip(index.astype(np.int64), 0, extent - 1).astype(np.int32)
 
 
 def _places(coordinates: str, extent: int, outputs: int) -> NDArray[np.float32] | None:
-    """Where every output lies between the elements, in f32 as TVM and ONNX Runtime compute it."""
+    """Position of every output between the elements, in f32 as TVM and ONNX Runtime compute it."""
     x = np.arange(outputs, dtype=np.float32)
     scale = np.float32(extent) / np.float32(outputs)
     if coordinates == "pytorch_half_pixel":
@@ -343,8 +343,8 @@ def _places(coordinates: str, extent: int, outputs: int) -> NDArray[np.float32] 
 
 
 def _weights(call: relax.Call, part: Any) -> list[Any]:
-    """Weights of the two or four elements around a place, `part` beyond the one before it: arrays,
-    or expressions."""
+    """Weights of the two or four elements around a place; `part` is its distance from the element
+    before it, as an array or expression."""
     if str(call.attrs.method) == "linear":
         return [1 - part, part]
     alpha = float(call.attrs.cubic_alpha)
@@ -358,7 +358,7 @@ def _weights(call: relax.Call, part: Any) -> list[Any]:
 
 
 LEAST_CHANNELS = 4
-"""Channels that are worth two reorders of the image."""
+"""The fewest channels for which two reorders of the image pay."""
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ class _ChannelsFirst:
 
 
 def grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalises R.image.grid_sample in generic code, with channels last while it samples.
+    """Legalises R.image.grid_sample in generic code, with channels last during sampling.
 
     Before
 
@@ -394,11 +394,9 @@ def grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         lv1 = R.call_tir(grid_sample, (lv, grid))            # [N, OH, OW, C]
         lv2 = R.call_tir(transpose1, (lv1,))                 # [N, C, OH, OW]
 
-    The channels of a pixel are then vectors, and places and weights are computed once for all of
-    them. Otherwise each element is gathered by itself. Few channels fill no vector: TVM legalises
-    them, and those whose number is dynamic.
-
-    Samples of an image with channels last, if they are worth it.
+    Vectors then hold the channels of a pixel, and places and weights are computed once for all
+    channels. Otherwise each element is gathered separately. Few channels fill no vector: TVM
+    legalises those, and a dynamic number of channels.
     """
     data, grid = call.args
     shape = data.ty.shape

@@ -45,7 +45,7 @@ from . import axes, moves, numbers, resize, shapes
 
 
 def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
-    """The pass; notes the schedule that every leftover operator got."""
+    """The pass; notes the schedule of every operator without a template."""
 
     @module_pass(opt_level=0, name="tvm_hybrid.schedule_generic")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
@@ -64,7 +64,7 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
 
 
 class _Scheduled(NamedTuple):
-    """A function's schedule, those that failed before it, and how many reorders it does."""
+    """A function's schedule, the schedules that failed before it, and its number of reorders."""
 
     kernel: str
     failed: tuple[str, ...]
@@ -74,16 +74,16 @@ class _Scheduled(NamedTuple):
 def _note(
     function: relax.Function, scheduled: dict[ir.GlobalVar, _Scheduled], decisions: DecisionLog
 ) -> None:
-    """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
+    """Adds a decision for every call of a scheduled function; a noted reorder gets its kernel."""
     calls = [
         (str(binding.var.name), binding.value.args[0])
         for binding in bindings_of(function)
-        # With destination passing.
+        # Calls with destination passing.
         if next(iter(getattr(binding.value, "args", ())), None) in scheduled
     ]
     noted = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
     done = [at for at, (_, gvar) in enumerate(calls) for _ in range(scheduled[gvar].reorders)]
-    if len(done) != len(noted):  # one was folded
+    if len(done) != len(noted):  # a reorder was folded
         done, noted = [], []
     for place, index in zip(done, noted, strict=True):
         gvar, before = calls[place][1], decisions[index]
@@ -100,7 +100,7 @@ def _note(
 
 
 def legalize_operators() -> ir.transform.Pass:
-    """Legalises all operators that are left: by TVM's LegalizeOps, some by functions of our own.
+    """Legalises all remaining operators: by TVM's LegalizeOps, some by functions of ours.
 
     Before
 
@@ -112,7 +112,7 @@ def legalize_operators() -> ir.transform.Pass:
         lv = R.call_tir(quantize, (x,))    # relay_passes/legalize/numbers.py
         lv1 = R.call_tir(relu, (y,))       # TVM's
 
-    LegalizeOps with the legalisations of this package instead of TVM's.
+    It runs LegalizeOps with the legalisations of this package where there are any.
     """
     files = (axes, moves, numbers, resize, shapes)
     ours = {name: each for file in files for name, each in file.LEGALIZATIONS.items()}
@@ -121,7 +121,7 @@ def legalize_operators() -> ir.transform.Pass:
 
 @named_pass
 def scalars_in_shapes(mod: IRModule) -> IRModule:
-    """Sizes that a fused function takes as numbers go into the shape that it takes for other sizes.
+    """Moves number parameters of a fused function into its parameter for dynamic sizes.
 
     Before
 
@@ -137,10 +137,10 @@ def scalars_in_shapes(mod: IRModule) -> IRModule:
             ...
         lv1 = fused(R.shape([n, past]))
 
-    TVM's FuseTIR makes a parameter of every size that a function with such a shape reads, of
-    `past`, too, and fails where there is one already. Functions without such a shape stay.
+    TVM's FuseTIR makes a parameter of every size that a function with such a shape reads, including
+    `past`, and fails if that parameter exists already. Functions without such a shape stay.
 
-    It comes between TVM's FuseOps and FuseTIR.
+    It must run between TVM's FuseOps and FuseTIR.
     """
     moved: dict[relax.Expr, ir.GlobalVar] = {}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
@@ -177,7 +177,7 @@ Item = TypeVar("Item", bound=relax.Expr)  # a parameter or an argument
 
 
 def _apart(items: list[Item]) -> tuple[list[Item], list[Item]]:
-    """Tensors, and numbers."""
+    """Splits parameters or arguments into tensors and numbers."""
     numbers = [each for each in items if isinstance(each.ty, ir.PrimType)]
     return [each for each in items if not isinstance(each.ty, ir.PrimType)], numbers
 
@@ -190,7 +190,7 @@ _BINARY = (
 
 @named_pass
 def unmatched_sizes(mod: IRModule) -> IRModule:
-    """Keeps kernels out of fusion whose sizes are written otherwise than those of their calls.
+    """Keeps kernels out of fusion if they write their sizes differently from their calls.
 
     Before
 
@@ -205,11 +205,11 @@ def unmatched_sizes(mod: IRModule) -> IRModule:
         lv = R.call_tir(slice, (x, m), out_ty=R.Tensor((n * 600,), "float32"))
 
     A size that depends on data may have two names: m here, and n * 120 + 1, which TVM has found to
-    be equal. TVM's FuseTIR compares a kernel's sizes with those of its call term by term. It fails
-    at two products of different factors, and where two names fall on one. A kernel that is not
-    fused is called with these sizes as it is.
+    be equal. TVM's FuseTIR compares a kernel's sizes with the call's sizes term by term. It fails
+    at two products of different factors, and if two names stand for one size. A kernel that is not
+    fused can be called with these sizes.
 
-    It comes before TVM's FuseOps, behind AnnotateTIROpPattern.
+    It must run after AnnotateTIROpPattern and before TVM's FuseOps.
     """
     updated = copy_module(mod)
     for function in filter(is_relax, mod.functions.values()):
@@ -220,7 +220,7 @@ def unmatched_sizes(mod: IRModule) -> IRModule:
 
 
 def _matches(kernel: tirx.PrimFunc, call: Any) -> bool:
-    """Whether FuseTIR can tell that a kernel's sizes are those of its call."""
+    """Whether FuseTIR can match a kernel's sizes with those of its call."""
     made = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
     given = [*call.args[1].fields, *(relax.Var("made", each) for each in made)]
     pairs: list[tuple[ir.Expr, ir.Expr]] = []
@@ -237,14 +237,14 @@ def _matches(kernel: tirx.PrimFunc, call: Any) -> bool:
 
 
 def _is(param: ir.Expr, given: ir.Expr, values: dict[tirx.Var, ir.Expr]) -> bool:
-    """Whether a kernel's size is the given one, in the same names; True if a name has no value."""
+    """Whether a kernel's size equals the given one; True if one of its names has no value."""
     if isinstance(param, tirx.IntImm) or any(var not in values for var in variables_of(param)):
         return True
     return const_int(Analyzer().simplify(substitute(param, values) - given)) == 0
 
 
 def _match(param: ir.Expr, given: ir.Expr) -> bool:
-    """Whether two sizes agree term by term, as far as both are of one form."""
+    """Whether two sizes agree term by term, as far as both have one form."""
     if isinstance(param, tirx.IntImm):
         return isinstance(given, tirx.IntImm) and int(param) == int(given)
     if not isinstance(param, _BINARY) or type(param) is not type(given):
@@ -254,7 +254,7 @@ def _match(param: ir.Expr, given: ir.Expr) -> bool:
 
 @named_pass
 def fuse_operators(mod: IRModule) -> IRModule:
-    """TVM's FuseOps, after which variables still have the names that they had.
+    """Runs TVM's FuseOps, and keeps the names of variables.
 
     Before
 
@@ -267,8 +267,8 @@ def fuse_operators(mod: IRModule) -> IRModule:
         add_n1_ = fused_exp_add(x)          # FuseOps calls it lv
         gv = R.call_tir(sum, (add_n1_,))
 
-    What reads a value tells the name: parameters of a fused function are called as their arguments
-    were, and a call that stays by itself had the arguments before.
+    The readers of a value determine its name: parameters of a fused function are named after their
+    old arguments, and a call that stays unfused keeps its arguments' names.
     """
     fused = unread(relax.transform.FuseOps())(mod)
     if MAIN not in mod:
@@ -276,7 +276,7 @@ def fuse_operators(mod: IRModule) -> IRModule:
     before, after = (
         {binding.var: binding.value for binding in bindings_of(each[MAIN])} for each in (mod, fused)
     )
-    found: dict[relax.Var, str] = {}  # the names that values had whose variables fusion made
+    found: dict[relax.Var, str] = {}  # old names of the values of new variables
     for var, value in after.items():
         arguments, names = list(variables(value)), []
         callee = value.op if isinstance(value, relax.Call) else None
@@ -294,7 +294,7 @@ def fuse_operators(mod: IRModule) -> IRModule:
     return updated
 
 
-# Constants that are outputs: where few numbers make one, a kernel stores it in each call.
+# Constants that are outputs: if few numbers determine one, a kernel stores it in each call.
 #
 # Before
 #
@@ -305,14 +305,14 @@ def fuse_operators(mod: IRModule) -> IRModule:
 #     lv = R.call_tir(sparse, (const_places, const_values))
 #     return lv
 #
-# A caller gets memory of its own, which a copy of the constant writes and reads: a kernel only
-# writes it. So it is for a constant of one number throughout, for one in arithmetic progression,
-# and for one of one number with few exceptions. Small ones are copied as fast.
+# The caller gets new memory. A copy of the constant reads and writes, but a kernel only writes.
+# This is done for a constant of one repeated number, for an arithmetic progression, and for one
+# repeated number with few exceptions. Small constants are copied as fast.
 
 
 LEAST_BYTES = 1 << 14
-EXCEPTIONS = 64  # elements for each that may differ from the others
-_SAMPLES = 64  # elements that are looked at for the number of most others
+EXCEPTIONS = 64  # elements per allowed exception
+_SAMPLES = 64  # elements to look at for the most frequent number
 _DTYPES = ("bool", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
 
 Array = np.ndarray[Any, Any]
@@ -320,7 +320,7 @@ Array = np.ndarray[Any, Any]
 
 @named_pass
 def store_constants(mod: IRModule) -> IRModule:
-    """The pass; it comes after the folding of constants, before kernels are scheduled."""
+    """The pass; it must run after constants are folded, before kernels are scheduled."""
     if MAIN not in mod:
         return mod
     main = mod[MAIN]
@@ -345,7 +345,7 @@ def store_constants(mod: IRModule) -> IRModule:
 
 
 def _call(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr | None:
-    """A call of a kernel that stores a constant; None for what has none."""
+    """A call of a kernel that stores a constant; None if no kernel can."""
     if not isinstance(value, ir.GenericConst) or str(value.ty.dtype) not in _DTYPES:
         return None
     array = array_of(value.value)
@@ -355,13 +355,13 @@ def _call(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr | None:
     numbers = _progression(flat)
     if numbers is not None:
         return _kernel(builder, _in_progression, array, *numbers)
-    # The number that most of some elements are, as an array of one.
+    # The most frequent number of some samples, as an array of one element.
     samples = flat[:: max(1, flat.size // _SAMPLES)]
     _, firsts, counts = np.unique(_bits(samples), return_index=True, return_counts=True)
     place = int(firsts[counts.argmax()])
     usual = samples[place : place + 1]
     places = np.flatnonzero(_bits(flat) != _bits(usual))
-    # TVM may write another number in place of a NaN or of -0.
+    # TVM may write another number for a NaN or for -0.
     special = np.isnan(usual) | ((usual == 0) & np.signbit(usual))
     if len(places) * EXCEPTIONS > flat.size or special.any():
         return None
@@ -372,19 +372,19 @@ def _call(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr | None:
 def _kernel(
     builder: relax.BlockBuilder, computed: Callable[..., Any], array: Array, *what: Any
 ) -> relax.Expr:
-    """A call of a kernel that makes an array of this shape and type."""
+    """A call of a kernel that computes an array of this shape and type."""
     name, dtype = computed.__name__.strip("_"), str(array.dtype)
     call = builder.call_te(computed, array.shape, dtype, *what, primfunc_name_hint=name)
     return builder.normalize(call)
 
 
 def _bits(array: Array) -> Array:
-    """Elements as integers: a NaN is itself, and -0 is not 0."""
+    """Elements as integers: equal NaNs are equal, and -0 differs from 0."""
     return array.view(f"u{array.dtype.itemsize}")
 
 
 def _progression(flat: Array) -> tuple[int, int] | None:
-    """The first of integers, and by how much each is larger than the one before it."""
+    """First element and step of an arithmetic progression of integers; None if it is none."""
     if flat.dtype.kind not in "iu":
         return None
     first, step = int(flat[0]), int(flat[1]) - int(flat[0])

@@ -1,5 +1,5 @@
-"""Legalises R.shape_to_tensor, for which TVM's function is not in its runtime, R.broadcast_to where
-sizes may be 1 or not, and reshapes to sizes that are sums, which stay views.
+"""Legalises R.shape_to_tensor, whose TVM function is not in the runtime, R.broadcast_to from sizes
+that may be 1, and reshapes to sizes that are sums, which stay views.
 
 Before
 
@@ -40,7 +40,7 @@ _FUSED = {OP_PATTERN: tvm_compat.INJECTIVE}
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    sizes = list(call.args[0].ty.values)  # of a variable, too
+    sizes = list(call.args[0].ty.values)  # works for a shape variable, too
 
     def compute(sizes: list[tirx.Expr]) -> te.Tensor:
         def element(place: tirx.Expr) -> tirx.Expr:
@@ -73,7 +73,7 @@ def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
-    """Where an element of an axis comes from, whose size is 1 or the one that is wanted."""
+    """The source index of a broadcast element; the source's size is 1 or the wanted size."""
     if const_int(size) == 1:
         return tirx.const(0, str(place.ty.dtype))
     known = isinstance(size, tirx.IntImm) and isinstance(wanted, tirx.IntImm)
@@ -83,13 +83,13 @@ def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
 
 
 def is_product(size: tirx.Expr) -> bool:
-    """Whether a size is a number, a symbol or a product of such."""
+    """Whether a size is a number, a symbol or a product of numbers and symbols."""
     if isinstance(size, tirx.Mul):
         return is_product(size.a) and is_product(size.b)
     return isinstance(size, tirx.IntImm | tirx.Var)
 
 
-# Legalises R.reshape where it joins open axes with known ones behind them, or sizes are sums.
+# Legalises R.reshape if it joins dynamic axes with static ones after them, or if sizes are sums.
 #
 # Before
 #
@@ -99,13 +99,13 @@ def is_product(size: tirx.Expr) -> bool:
 #
 #     lv = R.call_tir(reshape, (x,))               # y[i, j, k] = x[i, j // 4, j % 4 // 2, j % 2, k]
 #
-# TVM divides the number of an element by open sizes, several times for each, and fuses nothing with
-# that. Where an element comes from needs divisions by known numbers alone. What is not fused is a
-# view: R.reshape again, by TVM's RewriteDataflowReshape or, of sums and quotients, by
-# views_of_sums.
+# TVM divides the number of an element by dynamic sizes, several times for each element, and fuses
+# nothing with that. Here the source of an element needs divisions by static sizes only. A reshape
+# that is not fused is a view: R.reshape again, by TVM's RewriteDataflowReshape or, for sums and
+# quotients, by views_of_sums.
 
 
-Group = list[int]  # axes of what is reshaped that one axis of the result consists of
+Group = list[int]  # axes of the argument that one axis of the result joins
 
 
 def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -114,7 +114,7 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return legalize_by_tvm(builder, call)
     groups, sizes = joined(list(before.values), list(after.values)), list(after.values)
     view = all(map(is_product, sizes))
-    # With a size that is known at run time only in front, and one besides 1 behind it.
+    # A group that starts with a dynamic size and has a static size other than 1 after it.
     joins_open = any(
         group
         and const_int(before.values[group[0]]) is None
@@ -122,7 +122,7 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         for group in groups or ()
     )
     if groups is None or (view and not joins_open):
-        return legalize_by_tvm(builder, call) if view else call  # which stays a view
+        return legalize_by_tvm(builder, call) if view else call  # a call that stays is a view
 
     def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
         def element(*place: tirx.Var) -> tirx.Expr:
@@ -144,9 +144,9 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def joined(before: Sequence[tirx.Expr], after: Sequence[tirx.Expr]) -> list[Group] | None:
-    """The axes that each axis of a result joins: one, and known ones behind it.
+    """The axes that each axis of a result joins: any one, and static ones after it.
 
-    None if an axis is split, or sizes are not seen to be equal.
+    None if an axis is split, or if sizes cannot be proved equal.
     """
     analyzer, groups, place = Analyzer(), list[Group](), 0
     for wanted in after:
@@ -168,7 +168,7 @@ def joined(before: Sequence[tirx.Expr], after: Sequence[tirx.Expr]) -> list[Grou
 
 @named_pass
 def views_of_sums(mod: IRModule) -> IRModule:
-    """Reshapes to sizes that are sums become views.
+    """Turns reshapes to sizes that are sums into views.
 
     Before
 
@@ -178,10 +178,10 @@ def views_of_sums(mod: IRModule) -> IRModule:
 
         lv = R.reshape(x, R.shape([1, n + 5, 8]))
 
-    TVM's RewriteDataflowReshape, which does so for other sizes, fails on these: it cannot prove
+    TVM's RewriteDataflowReshape, which does this for other sizes, fails on these: it cannot prove
     that products of sums divide each other.
 
-    It comes before TVM's RewriteDataflowReshape.
+    It must run before TVM's RewriteDataflowReshape.
     """
     if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
         return mod
@@ -198,7 +198,7 @@ def views_of_sums(mod: IRModule) -> IRModule:
 
 @rule(*RESHAPES)
 def plain_views(graph: RuleGraph, _block: rewrite.Bindings, call: relax.Call) -> relax.Expr | None:
-    """Plain views: reshapes of every kind get one name, so that the same kernels get one, too.
+    """Plain views: reshapes of every kind get one name, so that equal kernels get one name, too.
 
     Before
 
@@ -211,8 +211,8 @@ def plain_views(graph: RuleGraph, _block: rewrite.Bindings, call: relax.Call) ->
         lv = R.reshape(x, R.shape([2, 64]))
         lv2 = R.reshape(y, R.shape([40, 64]))
 
-    A permutation that moves nothing is left out in front of a reshape: of the two TVM makes a
-    kernel, which copies.
+    A permutation that moves nothing is dropped before a reshape: TVM would make a kernel of both,
+    which copies.
     """
     shape = getattr(call.ty, "shape", None)
     if not is_call(call, *RESHAPES) or not isinstance(shape, relax.ShapeExpr):
@@ -228,7 +228,7 @@ def plain_views(graph: RuleGraph, _block: rewrite.Bindings, call: relax.Call) ->
 
 @named_pass
 def rewrite_reshapes(mod: IRModule) -> IRModule:
-    """TVM's RewriteDataflowReshape; kernels at which it fails stay as they are.
+    """Runs TVM's RewriteDataflowReshape, except on kernels at which it fails.
 
     Before
 
@@ -240,11 +240,13 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
         lv = R.reshape(x, R.shape([2, n]))
         lv1 = R.call_tir(transpose, (y,), out_ty=R.Tensor((2, 5, n * 6 + 1)))
 
-    TVM asks of every kernel whether it is a reshape. The question ends with an error, not with no,
-    where a product of sizes is not known to be divisible by a sum. Those kernels are hidden from
-    TVM. An output is no view in TVM; the kernel that copies it gets the attribute `VIEW`.
+    TVM tests for every kernel whether it is a reshape. The test raises an error, instead of
+    answering no, if a product of sizes is not known to be divisible by a sum. Those kernels are
+    hidden from TVM. An output is no view in TVM; the kernel that copies it gets the attribute
+    `VIEW`.
 
-    So are kernels of templates that are none: TVM reads a kernel for each of its calls.
+    Kernels of templates that are no reshapes are hidden, too: TVM reads a kernel again for each
+    call.
     """
     hidden = {g for g, f in mod.functions_items() if rewrite.is_kernel(f) and _is_to_hide(f)}
     found = rewrite.apart_from(mod, hidden, relax.transform.RewriteDataflowReshape())
@@ -260,7 +262,7 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
                 or not rewrite.is_kernel(mod[callee])
             ):
                 continue
-            # An output that is a copy. TVM also takes a copy of the first elements for a reshape.
+            # An output that is a copy. TVM also considers a copy of the first elements a reshape.
             read, made = region_tensor(call.args[1].fields[0]), region_tensor(binding.var)
             is_copy = relax.analysis.has_reshape_pattern(mod[callee])
             if is_copy and read is not None and made is not None and read.size == made.size:
@@ -269,7 +271,7 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
 
 
 def _is_to_hide(function: tirx.PrimFunc) -> bool:
-    """Whether a template's kernel is no reshape, or TVM cannot tell that of dynamic sizes."""
+    """Whether a template's kernel is no reshape, or TVM cannot analyse a kernel's dynamic sizes."""
     sizes = [size for param in function.params for size in getattr(param.ty, "shape", ())]
     if is_foreign_kernel(function) and all(isinstance(size, tirx.IntImm) for size in sizes):
         return False

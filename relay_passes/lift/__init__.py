@@ -1,5 +1,5 @@
-"""Programs that say how to compute become operators that say what.
+"""Lifts calls of TIR functions and einsums to the operators that they compute.
 
-In: calls of TIR functions, and einsums. Out: the operators that templates, fusion and layouts know,
-where a function is proved to compute them; other calls stay.
+In: calls of TIR functions, and einsums. Out: operators that templates, fusion and layouts know, if
+a function is proved to compute them; other calls stay.
 """

@@ -1,4 +1,4 @@
-"""Emission: the bindings that lifted functions become, equal ones once, which may be taken back.
+"""Emission: the bindings of lifted functions, without duplicates; they can be undone.
 
 Before
 
@@ -10,7 +10,7 @@ After
     lv = R.permute_dims(x, [1, 0])
     lv1 = R.subtract(R.astype(lv, "int32"), R.const(3))
 
-So a product finds the 8-bit integers and the zero point that its operand is made of.
+So a product finds the 8-bit integers and the zero point of its operand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tir_schedules.tensorize.arrangement import (
 
 
 class Tensors(dict[tirx.Var, relax.Expr]):
-    """What the buffers of a function hold."""
+    """The values of a function's buffers."""
 
     def __missing__(self, buffer: tirx.Var) -> relax.Expr:
         raise arrangement.RefusedError("a tensor that is not written yet")
@@ -55,15 +55,15 @@ _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.f
 class Emission(Bindings):
     """Bindings in which no value is computed twice.
 
-    What a function says twice, such as x - mean(x) in a variance, is one value for the passes that
-    recognise it.
+    A value that a function computes twice, such as x - mean(x) in a variance, is one value for the
+    passes that recognise it.
 
     Parameters
     ----------
     lanes : int
-        Of vectors of float32 on the target, for estimates.
+        Lanes of a float32 vector on the target, for estimates.
     arrange : callable, optional
-        What records say of contractions.
+        Returns recorded arrangements of contractions.
     """
 
     def __init__(self, lanes: int = 16, arrange: ChooseArrangement | None = None) -> None:
@@ -73,7 +73,7 @@ class Emission(Bindings):
         self._places: dict[relax.Expr, int] = {}
 
     def emit(self, expr: relax.Expr, name: str = "lv") -> relax.Var:
-        """The variable of an expression, bound to a new one if it is new."""
+        """The variable of an expression: the one with an equal expression, or a new one."""
         value = self.builder.normalize(self._widened_last(expr))
         if isinstance(value, relax.Var):
             return value
@@ -85,21 +85,21 @@ class Emission(Bindings):
         return var
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:
-        """What was emitted for a variable; None of anything else."""
+        """The expression emitted for a variable; None for any other expression."""
         binding = self.bindings[self._places[expr]] if self._is_there(expr) else None
         return binding.value if isinstance(binding, relax.VarBinding) else None
 
     @property
     def mark(self) -> int:
-        """To give to `undo`, to go back to here."""
+        """The current state, for `undo`."""
         return len(self.bindings)
 
     def undo(self, mark: int) -> None:
-        """Takes back what was emitted since."""
+        """Removes what was emitted after a mark."""
         del self.bindings[mark:]
 
     def _widened_last(self, call: relax.Expr) -> relax.Expr:
-        """A call that moves 8-bit integers that were widened, as one that widens what is moved."""
+        """Moves widening to int32 after a call that moves elements; other calls stay."""
         if not is_call(call, *_MOVES, "relax.nn.pad"):
             return call
         wide = self.definition(call.args[0])
@@ -116,7 +116,7 @@ class Emission(Bindings):
         return call
 
     def _moved(self, call: relax.Call, source: relax.Expr) -> relax.Expr:
-        """A call that moves elements, of another tensor; of a constant, a constant."""
+        """A call that moves elements, applied to another tensor; of a constant, a constant."""
         if isinstance(source, ir.GenericConst):
             array = array_of(source.value)
             flips = is_call(call, "relax.flip")
@@ -142,11 +142,11 @@ class Emission(Bindings):
 #     lv1 = R.matmul(left, lv)                        # [h, q, k]
 #     lv2 = R.permute_dims(lv1, [1, 0, 2])
 #
-# Axes of a group become one by a reshape: before the permutation where they lie together, so that
-# it moves nothing and "batch_matmul" reads and stores in place.
+# Axes of a group become one by a reshape: if they are adjacent, before the permutation, so that the
+# reshape moves nothing and "batch_matmul" reads and stores in place.
 
 
-Extents = Mapping[str, Any]  # of every axis: numbers, or expressions of a shape
+Extents = Mapping[str, Any]  # extent of every label: numbers, or expressions of a shape
 
 
 Pair = tuple[relax.Expr, relax.Expr]  # left and right
@@ -155,27 +155,27 @@ Pair = tuple[relax.Expr, relax.Expr]  # left and right
 def emit_contraction(
     block: Emission, contraction: Contraction, operands: Pair, extents: Extents, dtype: str
 ) -> tuple[relax.Expr, str]:
-    """Emits a contraction.
+    """Emits a contraction as a matmul.
 
     Parameters
     ----------
     block : Emission
         Receives the operators.
     contraction : Contraction
-        What is computed.
+        The contraction.
     operands : tuple of relax.Expr
-        Left and right, with the axes as the contraction says.
+        Left and right, their axes in the contraction's order.
     extents : mapping
-        Label -> extent, as shapes have it.
+        Label -> extent, in the form in which shapes have it.
     dtype : str
-        The type of the result.
+        Type of the result.
 
     Returns
     -------
     value : relax.Expr
-        With the axes of `contraction.out`; its last operator is not bound yet.
+        The result, with the axes of `contraction.out`; its last operator is not bound yet.
     how : str
-        Which candidate was taken, and what the next one would have cost.
+        Which candidate was chosen, and what the next one would cost.
 
     Raises
     ------
@@ -186,12 +186,12 @@ def emit_contraction(
     arrangement.check(contraction, (a_constant, b_constant))
     if any(contraction.alone) and any(str(each.ty.dtype) != "float32" for each in operands):
         raise arrangement.RefusedError(
-            "an axis that one operand alone has, of numbers that sums do not fit in"
+            "an axis that only one operand has: its sums may not fit in the operand's type"
         )
     stored = contraction.left, contraction.right
     left, right = operands
     for number, (labels, alone) in enumerate(zip(stored, contraction.alone, strict=True)):
-        if alone:  # it is summed over the axes that it alone has
+        if alone:  # sums the operand over the axes that only it has
             places = [labels.index(label) for label in alone]
             summed = block.emit(relax.op.sum(operands[number], places))
             left, right = (left, summed) if number else (summed, right)
@@ -223,7 +223,7 @@ def emit_contraction(
 
 
 def widened(block: Emission, value: relax.Expr) -> relax.Expr:
-    """A tensor of integers as int32."""
+    """A tensor of integers, cast to int32."""
     wide = str(value.ty.dtype) == "int32"
     return value if wide else block.emit(relax.op.astype(value, "int32"))
 
@@ -231,7 +231,7 @@ def widened(block: Emission, value: relax.Expr) -> relax.Expr:
 def emit_elementwise(
     block: Emission, contraction: Contraction, operands: Pair, extents: Extents
 ) -> relax.Expr:
-    """The same, element by element: a product and a sum. Its last operator is not bound yet."""
+    """Emits a contraction element by element; the last operator is not bound yet."""
     steps = (*contraction.steps, *contraction.alone[0], *contraction.alone[1])
     order = (*contraction.out, *steps)
     factors = []
@@ -249,14 +249,14 @@ def emit_elementwise(
 
 @dataclass(frozen=True)
 class _Axes:
-    """Joins the axes of a contraction to units, and takes these apart."""
+    """Joins the axes of a contraction into units, and splits units into axes."""
 
     block: Emission
     given: Contraction
     extents: Extents
 
     def joined(self, expr: relax.Expr, stored: Labels, units: Units) -> relax.Expr:
-        """An operand with an axis for each unit."""
+        """An operand with one axis for each unit."""
         if not arrangement.is_view(self.given, stored, units):
             order = tuple(itertools.chain(*units))
             expr = _permuted(self.block, expr, [stored.index(label) for label in order])
@@ -266,7 +266,7 @@ class _Axes:
         return _permuted(self.block, expr, _order(places, units))
 
     def apart(self, product: relax.Expr, units: Units) -> relax.Expr:
-        """A product as the tensor that is wanted."""
+        """A product of units as the tensor of the contraction's result."""
         stored = self.given.out
         product = self.block.emit(product)
         if arrangement.is_view(self.given, stored, units):
@@ -280,7 +280,7 @@ class _Axes:
     def reshaped(
         self, expr: relax.Expr, before: Sequence[Labels], after: Sequence[Labels]
     ) -> relax.Expr:
-        """A tensor with these units as one with others of the same labels, in order."""
+        """A tensor with axes `before` reshaped to axes `after`: equal labels in equal order."""
         if list(before) == list(after):
             return expr
         shape = [math.prod((self.extents[label] for label in unit), start=1) for unit in after]
@@ -288,7 +288,7 @@ class _Axes:
 
 
 def _order(before: Sequence[Labels], after: Sequence[Labels]) -> list[int]:
-    """The permutation from some units to the same in another order; units may be empty."""
+    """The permutation from some units to their reordered list; units may be empty."""
     left = list(range(len(before)))
     order = []
     for unit in after:
@@ -311,23 +311,23 @@ _MEASURED = ("float32", "bfloat16", "uint8", "int8")
 
 
 def can_be_measured(problem: ArrangementProblem) -> bool:
-    """Whether there is a choice, of operands that are read as they are multiplied."""
+    """Whether there is a choice, and operands of types that a measurement can supply."""
     return problem.has_choice and all(each in _MEASURED for each in problem.types[:2])
 
 
 def arranged_module(
     problem: ArrangementProblem, candidate: arrangement.Arrangement, lanes: int
 ) -> IRModule:
-    """main(*operands), or less those that are constants, one dataflow block.
+    """A module of one block that computes a contraction; its inputs are the operands that vary.
 
     Parameters
     ----------
     problem : ArrangementProblem
-        One that `can_be_measured`.
+        A problem for which `can_be_measured`.
     candidate : Arrangement
-        One of its candidates.
+        One of the problem's candidates.
     lanes : int
-        As for `arrangements`.
+        As in `arrangements`.
     """
     given, rng = problem.contraction, np.random.default_rng(0)
     choice = problem.choice(candidate)

@@ -3,7 +3,7 @@
 Before
 
     @T.prim_func
-    def fused_matmul_add_relu(x, w, b, y):      # as LegalizeOps, FuseOps and FuseTIR make it
+    def fused_matmul_add_relu(x, w, b, y):      # as made by LegalizeOps, FuseOps and FuseTIR
         ...
 
 After
@@ -12,9 +12,9 @@ After
     lv1 = R.add(lv, b)
     lv2 = R.nn.relu(lv1)
 
-A block is a convolution, a contraction, another reduction, or a value of each element. If it is
-none of these the function stays; but one with a product is taken apart, and its other blocks become
-functions of their own.
+A block is a convolution, a contraction, another reduction, or a value per element. A function with
+any other block stays; but if it contains a product, it is taken apart, and its other blocks become
+separate functions.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ ReadProduct = Callable[[Emission, Tensors, Nest, AddFunction], tuple[relax.Expr,
 def lift_function(
     block: Emission, function: tirx.PrimFunc, args: Sequence[relax.Expr], add: AddFunction
 ) -> tuple[list[relax.Expr], list[str], list[str]]:
-    """Emits what a function computes.
+    """Emits operators for a function.
 
     Parameters
     ----------
     block : Emission
         Receives the operators; some of them even if the function is refused.
     function : tirx.PrimFunc
-        With a parameter for each argument, and one for each result.
+        A function with a parameter for each argument and for each result.
     args : sequence of relax.Expr
-        What it is called with.
+        The arguments of its call.
     add : callable
         Adds a function to the module.
 
     Returns
     -------
     values : list of relax.Expr
-        Its results.
+        The results of the function.
     products : list of str
         How each product in it is computed.
     left : list of str
-        Blocks that became functions of their own, and why.
+        Blocks that became separate functions, and why.
 
     Raises
     ------
     RefusedError
-        If it stays; says why.
+        If the function stays; the message says why.
     """
     try:
         program = read_program(function, size_of)
@@ -79,13 +79,13 @@ def lift_function(
     assert isinstance(function.body, s_tir.SBlockRealize)
     statements = statements_of(function.body.block.body)
     if len(statements) != len(program.nests) or not 0 < len(statements) <= _MOST_BLOCKS:
-        raise RefusedError("blocks without elements, or too many of them")
+        raise RefusedError("blocks without elements, or too many blocks")
     if any(const_int(extent) == 0 for parameter in function.params for extent in parameter.shape):
         raise RefusedError("an extent of 0")
     written = [store.buffer for nest in program.nests for store in nest.stores]
     inputs = list(function.params[: len(args)])
     if len(set(written)) < len(written) or any(buffer in written for buffer in inputs):
-        raise RefusedError("a tensor that is written twice")
+        raise RefusedError("a tensor is written twice, or an input is written")
     tensors = Tensors(zip(inputs, args, strict=True))
     reader = _Reader(block, tensors, program.nests, statements, add)
     reader.read()
@@ -93,12 +93,12 @@ def lift_function(
         raise RefusedError("; ".join(reader.left))
     results = function.params[len(args) :]
     if any(result not in reader.tensors for result in results):
-        raise RefusedError("a result that is not written")
+        raise RefusedError("a result is not written")
     return [reader.tensors[each] for each in results], reader.products, reader.left
 
 
 def is_product(nest: Nest) -> bool:
-    """Whether a block sums products of elements of two tensors or more."""
+    """Whether a block sums products of elements of two or more tensors."""
     try:
         factors_of(nest)
     except RefusedError:
@@ -115,13 +115,13 @@ class _Reader:
     block : Emission
         Receives the operators.
     tensors : dict
-        What the function is given; receives what its blocks store.
+        The buffers' values; receives the values that blocks store.
     nests, statements : sequence
         The blocks.
     add : callable
         Adds a function to the module.
     products, left : list of str
-        As of `lift_function`.
+        As in `lift_function`.
     """
 
     block: Emission
@@ -133,7 +133,7 @@ class _Reader:
     left: list[str] = field(default_factory=list)
 
     def read(self) -> None:
-        """Emits all blocks; RefusedError if they stay."""
+        """Emits all blocks; raises RefusedError if the function stays."""
         groups: dict[int, Transposed | Pool] = {**find_pools(self.nests)}
         groups |= find_transposed(self.nests)
         waiting = {member for each in groups.values() for member in each.members}
@@ -153,7 +153,7 @@ class _Reader:
                 self._read(number)
 
     def _together(self, group: Transposed | Pool) -> relax.Expr:
-        """What several blocks compute together."""
+        """Emits the operator that several blocks compute together."""
         if isinstance(group, Pool):
             return read_pool(self.block, self.tensors, group)
         value = read_transposed(self.block, self.tensors, group)
@@ -161,7 +161,7 @@ class _Reader:
         return value
 
     def _read(self, number: int) -> None:
-        """Emits one block, or a call of a function that is nothing else."""
+        """Emits one block as operators, or as a call of a separate function."""
         nest, mark = self.nests[number], self.block.mark
         try:
             value, how = self._lifted(nest)
@@ -175,7 +175,7 @@ class _Reader:
         self.tensors[nest.stores[0].buffer] = value
 
     def _lifted(self, nest: Nest) -> tuple[relax.Expr, str]:
-        """What a block computes, and how, if it is a product."""
+        """The value of a block, and how it is multiplied if it is a product."""
         block, tensors = self.block, self.tensors
         if not nest.reduce:
             return read_block(block, tensors, nest), ""
@@ -192,7 +192,7 @@ class _Reader:
         return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
     def _product(self, nest: Nest, read: ReadProduct) -> tuple[relax.Expr, str]:
-        """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
+        """Emits a contraction; beside other blocks also a norm's sum of x * x, as a reduction."""
         mark = self.block.mark
         try:
             return read(self.block, self.tensors, nest, self.add)
@@ -207,14 +207,14 @@ class _Reader:
                 raise reason from None
 
     def _apart(self, nest: Nest, statement: tirx.Stmt) -> relax.Expr:
-        """A block as a call of a function that is nothing else."""
+        """Emits a block as a call of a separate function."""
         if len(nest.stores) != 1:
             raise RefusedError(f"{nest.name}: a block of several values")
         target = nest.stores[0].buffer
         read = {load.source for load in nest.reads() if not load.source.same_as(target)}
         sources = [buffer for buffer in self.tensors if buffer in read]
         if len(sources) != len(read):
-            raise RefusedError(f"{nest.name}: it reads what is not written yet")
+            raise RefusedError(f"{nest.name}: it reads a tensor that is not written yet")
         root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", statement))
         function = tirx.PrimFunc([*sources, target], root).with_attr("tirx.noalias", True)
         call = relax.call_tir(
@@ -233,7 +233,7 @@ _REDUCTIONS: dict[type, Callable[..., relax.Expr]] = {
 
 
 def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
-    """Reads a block that reduces axes of one value as R.sum, R.max or R.min.
+    """The value of a block that reduces axes, as R.sum, R.max or R.min.
 
     Before
 
@@ -245,14 +245,13 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
         lv = R.sum(x, axis=[1], keepdims=True)
         lv1 = R.reshape(lv, [8])
 
-    The axes are kept until the reshape: what a later block computes of them meets the sum as it is.
-
-    What a block with a reduction stores.
+    The axes are kept until the reshape, so that operators which later blocks compute from them can
+    use the sum as it is.
 
     Raises
     ------
     RefusedError
-        If it is no plain sum, maximum or minimum of one value; says why.
+        If it is no plain sum, maximum or minimum of one value; the message says why.
     """
     if not nest.reduce or len(nest.stores) != 1 or nest.lets or nest.epilogue:
         raise RefusedError("a block of several values")
@@ -271,7 +270,7 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
         raise RefusedError("a reduction that is neither a sum nor an extreme")
     term = value.b if own[0] else value.a
     if any(load.source.same_as(store.buffer) for load in loads_of(term)):
-        raise RefusedError("a reduction of what it reduces to")
+        raise RefusedError("a reduction that reads its own result")
     out = block_axes(store, nest)
     axes = _in_order(term, out, nest.reduce)
     tensor = ValueReader(block, tensors, axes).whole(term)
@@ -286,9 +285,9 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
 
 
 def _in_order(term: Expr, out: Sequence[Axis], reduce: Sequence[Axis]) -> list[Axis]:
-    """The axes in the order of the first tensor with most of them, the others before it.
+    """The axes in the order of the first tensor with most of them; all other axes come first.
 
-    Of the result's axes of extent 1 only as many as that tensor has.
+    Axes of the result of extent 1 that this tensor lacks are left out.
     """
     loads = loads_of(term)
     if not loads:
@@ -306,7 +305,7 @@ def _in_order(term: Expr, out: Sequence[Axis], reduce: Sequence[Axis]) -> list[A
 
 
 def _starts(kind: type, start: Expr) -> bool:
-    """Whether a reduction starts with what changes nothing."""
+    """Whether a reduction starts from its neutral element."""
     if not isinstance(start, (tirx.FloatImm, tirx.IntImm)):
         return False
     dtype, number = str(start.ty.dtype), float(start.value)

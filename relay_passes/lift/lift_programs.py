@@ -12,13 +12,13 @@ After
     lv2 = R.permute_dims(lv, [1, 0])
     gv = R.matmul(y, lv2)
 
-This is automatic tensorization (Feng et al., arXiv 2207.04296, section 4.2) one level higher: what
-a template multiplies is found by the roles of a block's axes, and handed to the templates, so that
-fusion, packing, layouts, open sizes and tuning records are those of any other product.
+This is automatic tensorization (Feng et al., arXiv 2207.04296, section 4.2) one level higher: the
+roles of a block's axes show what is multiplied, and the templates get it as an operator, so that
+fusion, packing, layouts, dynamic sizes and tuning records work as for any other product.
 
-A function without a sum of products is lifted only in a module that has one in another function: it
-may be fused with it. Functions that somebody scheduled stay, and whatever cannot be proved to be
-operators does. Decisions say what became of each sum of products.
+A function without a sum of products is lifted only if another function of the module has one: it
+may be fused with that. Scheduled functions stay, and so does every function that cannot be proved
+to be operators. Decisions say how each sum of products was lifted, or why not.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def lift_programs(
     Parameters
     ----------
     lanes : int
-        Of vectors of float32 on the target, for estimates.
+        Lanes of a float32 vector on the target, for estimates.
     decisions : list of Decision, optional
-        Receives what became of every sum of products.
+        Receives the decision for every sum of products.
     arrange : callable, optional
-        What records say of how contractions are arranged.
+        Returns recorded arrangements of contractions.
     """
     log = [] if decisions is None else decisions
     bindings = (each for f in mod.functions.values() if is_relax(f) for each in bindings_of(f))
@@ -78,7 +78,7 @@ def lift_programs(
 
 
 def _without_fused(mod: IRModule) -> IRModule:
-    """A module with what FuseOps made of its calls taken apart, if there is a product."""
+    """Inlines functions that FuseOps made, if the module has a product."""
     fused = {
         gvar: function
         for gvar, function in mod.functions_items()
@@ -104,7 +104,7 @@ class _Lifter:
         self.changed = False
         self._mod, self._new_block = mod, new_block
         self._decisions = decisions
-        # What was emitted for variables of the block.
+        # What was emitted for the variables of the block.
         self._values: dict[relax.Expr, relax.Expr] = {}
         self._with_product = {
             gvar: _has_product(function)
@@ -113,7 +113,7 @@ class _Lifter:
         }
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
-        """The bindings of a block, some as other operators; None if all stay."""
+        """The bindings of a block, some replaced by operators; None if none is."""
         written = self._new_block()
         self._values = {}
         changed = False
@@ -126,7 +126,7 @@ class _Lifter:
         return written.bindings if changed else None
 
     def _lift(self, block: Emission, binding: relax.VarBinding) -> bool:
-        """Whether a binding was written as others."""
+        """Emits a binding as operators; returns whether it could."""
         call = binding.value
         kept = block.mark
         try:
@@ -142,7 +142,7 @@ class _Lifter:
             if is_call(call, "relax.einsum") or self._with_product[call.args[0]]:
                 name = getattr(call.args[0], "name_hint", "einsum")
                 self._note(binding.var, str(name), str(reason), taken=False)
-        # What TVM's operators refuse must not fail the compilation: the function is right as it is.
+        # An error of TVM's operators must not fail the compilation: the function works as it is.
         except Exception:
             block.undo(kept)
             logger.warning("%s could not be lifted", binding.var.name, exc_info=True)
@@ -165,7 +165,7 @@ class _Lifter:
             block.bind(var, values[0])
             self._values[var] = values[0]
         if products:
-            reason = "; ".join([*products, *(f"apart: {each}" for each in left)])
+            reason = "; ".join([*products, *(f"separate function: {each}" for each in left)])
             self._note(var, str(gvar.name_hint), reason, taken=True)
         return True
 
@@ -199,30 +199,28 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
         lv1 = R.permute_dims(k, [0, 2, 3, 1])
         gv = R.matmul(lv, lv1)
 
-    Three operands and more are multiplied two at a time: `tir_contraction` says in which order. An
+    Three or more operands are multiplied two at a time; `tir_contraction` chooses the order. An
     ellipsis stands for as many labels as it has axes. An einsum with one label twice in an operand
     stays, and so does one of a single operand.
-
-    Emits an einsum as matmuls.
 
     Parameters
     ----------
     block : Emission
         Receives the operators.
     call : relax.Call
-        Of R.einsum.
+        The call of R.einsum.
 
     Returns
     -------
     value : relax.Expr
-        The result; its last operator may be not bound yet.
+        The result; its last operator may not be bound yet.
     how : str
-        Which candidates were taken.
+        Which candidates were chosen.
 
     Raises
     ------
     RefusedError
-        If it is no sum of products of matrices; says why.
+        If it is no sum of products of matrices; the message says why.
     """
     values = list(call.args[0])
     inputs, out = _labels(str(call.attrs.subscripts), [int(value.ty.ndim) for value in values])
@@ -234,17 +232,17 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
 
 
 def _labels(subscripts: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
-    """The labels of every operand, and those of the result."""
+    """The labels of every operand, and the labels of the result."""
     given, arrow, result = subscripts.replace(" ", "").partition("->")
     parts = given.split(",")
     if len(parts) != len(ranks) or not 2 <= len(ranks) <= _MOST:
-        raise RefusedError(f"{len(ranks)} operands")
+        raise RefusedError(f"{len(ranks)} operands, but 2 to {_MOST} are supported")
     inputs = [_spelled(part, rank) for part, rank in zip(parts, ranks, strict=True)]
     for labels in inputs:
         if len(set(labels)) < len(labels):
             raise RefusedError("a label twice in an operand: a diagonal")
     letters = list(itertools.chain(*inputs))
-    # Those of an ellipsis end at the last one, as axes that are broadcast do.
+    # Labels of an ellipsis are counted from the last axis, as broadcasting aligns axes.
     further = sorted({label for label in letters if label.startswith(_ELLIPSIS)}, reverse=True)
     if arrow:
         before, dots, after = result.partition(_ELLIPSIS)
@@ -254,16 +252,16 @@ def _labels(subscripts: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
 
 
 def _spelled(part: str, rank: int) -> Labels:
-    """The labels of an operand, with one for each axis of an ellipsis, counted from its end."""
+    """The labels of an operand; an ellipsis gives one per axis, counted from its end."""
     before, dots, after = part.partition(_ELLIPSIS)
     count = rank - len(before) - len(after)
     if count < 0 or (count and not dots):
-        raise RefusedError(f"{part}: labels of another number of axes")
+        raise RefusedError(f"{part}: the labels do not match the number of axes")
     return (*before, *(f"{_ELLIPSIS}{place}" for place in reversed(range(count))), *after)
 
 
 def _extents(operands: list[Operand]) -> Extents:
-    """The extent of every label, as shapes have it."""
+    """The extent of every label, in the form in which shapes have it."""
     sizes: dict[str, int] = {}
     extents: dict[str, Any] = {}
     for operand in operands:

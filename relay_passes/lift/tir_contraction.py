@@ -10,8 +10,8 @@ After
     lv1 = R.call_tir(gather, (w,))      # lv1[i, k, j] = w[i + k, j]
     gv = R.matmul(...)
 
-An operand whose indices are not its own axes in some order is gathered first, as im2col does: by a
-kernel that writes one element for every point of the axes that it depends on.
+If the indices of an operand are more than a permutation of axes, the operand is gathered first, as
+im2col does: by a kernel that writes one element for every point of the axes that it depends on.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from tir_schedules.tensorize.read_contraction import Factor, read_contraction, r
 from .emission import Emission, Extents, Tensors, emit_contraction, emit_elementwise
 
 AddFunction = Callable[[tirx.PrimFunc, str], Any]
-"""Adds a function to the module; gives its global variable."""
+"""Adds a function to the module; returns its global variable."""
 
 
 def read_product(
     block: Emission, tensors: Tensors, nest: Nest, add: AddFunction
 ) -> tuple[relax.Expr, str]:
-    """The contraction that a block is, as (value, how it is multiplied).
+    """Emits the contraction that a block computes; returns (value, how it is multiplied).
 
     Raises
     ------
     RefusedError
-        If it is none, or one that no template multiplies; says why.
+        If it is none, or one that no template multiplies; the message says why.
     """
     narrow, tensors = narrowed(block, tensors)
     found = read_contraction(nest, narrow)
@@ -69,7 +69,7 @@ def read_product(
             continue
         reuse = contraction.size(tuple(x for x in other if x not in labels))
         if reuse < 8:
-            raise RefusedError(f"gathered elements that are multiplied {reuse} times each")
+            raise RefusedError(f"gathered elements are multiplied only {reuse} times each")
         operands.append(_gathered(block, source, factor, add))
         hows.append(f"{factor.buffer.name} gathered")
     value, how = emit_contraction(
@@ -81,12 +81,12 @@ def read_product(
 def read_products(
     block: Emission, tensors: Tensors, nest: Nest, _add: AddFunction
 ) -> tuple[relax.Expr, str]:
-    """The products of three tensors or more that a block sums, as (value, how).
+    """Emits the products of three or more tensors that a block sums; returns (value, how).
 
     Raises
     ------
     RefusedError
-        If it does not, or if no product of matrices is among them; says why.
+        If it does not, or if none of them is a product of matrices; the message says why.
     """
     found = read_factors(nest)
     operands = []
@@ -98,7 +98,7 @@ def read_products(
 
 
 def _shaped(block: Emission, value: relax.Expr, nest: Nest, out: tirx.Var) -> relax.Expr:
-    """A value with the dimensions of extent 1 of what it is stored in."""
+    """A value reshaped to its buffer's shape, with dimensions of extent 1."""
     value = block.emit(value)
     if list(known_tensor(value).shape) != [*map(nest.size, out.shape)]:
         value = block.emit(relax.op.reshape(value, list(out.shape)))
@@ -106,14 +106,14 @@ def _shaped(block: Emission, value: relax.Expr, nest: Nest, out: tirx.Var) -> re
 
 
 def narrowed(block: Emission, tensors: Tensors) -> tuple[dict[tirx.Var, str], Tensors]:
-    """Which int32 buffers hold 8-bit integers, perhaps without a zero point, and of which type.
+    """Finds int32 buffers that hold widened 8-bit integers, perhaps minus a zero point.
 
     Returns
     -------
     types : dict
-        The type of the integers, by buffer.
+        The type of the integers for each such buffer.
     tensors : mapping
-        What all buffers hold; those that are merely widened, as it was before.
+        The values of all buffers; for merely widened integers, the value before the cast.
     """
     types: dict[tirx.Var, str] = {}
     found = Tensors(tensors)
@@ -168,13 +168,13 @@ def _gathered(block: Emission, source: relax.Expr, factor: Factor, add: AddFunct
 #     lv = sum over i of x[b, i] * w[o, i, j]         # a product of matrices: [b, o, j]
 #     gv = sum over j of lv[b, o, j] * y[b, j]        # element by element
 #
-# The next two are those whose product takes the fewest multiplications among those that share a
-# sum nobody else needs. If no two do, one with fewer axes becomes a factor of another first, such
-# as c of a in `ik,kj,k->ij`. What is no product of matrices, behind one that is, is computed
-# element by element.
+# The next two operands are those with the cheapest product among pairs that share a summed axis
+# which no other operand needs. If there is no such pair, an operand with fewer axes becomes a
+# factor of another one first, such as c of a in `ik,kj,k->ij`. After a first
+# product of matrices, any other product is computed element by element.
 
 
-_SAMPLE = 64  # an extent that is known at run time only
+_SAMPLE = 64  # for a dynamic extent
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,38 +186,38 @@ class Operand:
 
 
 _Pair = tuple[Operand, Operand, bool]
-"""Two operands that are next, and whether their product sums."""
+"""Two operands to multiply next, and whether their product sums an axis."""
 
 
 def multiply_in_turns(
     block: Emission, operands: Sequence[Operand], out: Labels, extents: Extents, dtype: str
 ) -> tuple[relax.Expr, str]:
-    """Emits a sum of products.
+    """Emits a sum of products, two operands at a time.
 
     Parameters
     ----------
     block : Emission
         Receives the operators.
     operands : sequence of Operand
-        Two or more.
+        Two or more operands.
     out : tuple of str
-        The axes of the result.
+        The labels of the result.
     extents : mapping
-        Label -> extent, as shapes have it.
+        Label -> extent, in the form in which shapes have it.
     dtype : str
-        Of the result.
+        Type of the result.
 
     Returns
     -------
     value : relax.Expr
-        The result; its last operator may be not bound yet.
+        The result; its last operator may not be bound yet.
     how : str
-        Which products, and which candidates were taken.
+        Which products, and which candidates were chosen.
 
     Raises
     ------
     RefusedError
-        If the first one that sums is no product of matrices; says why.
+        If the first product that sums is no product of matrices; the message says why.
     """
     texts: list[str] = []
     left, sizes = list(operands), {label: size_of(extent) for label, extent in extents.items()}
@@ -232,7 +232,7 @@ def multiply_in_turns(
         factors = first.value, second.value
         try:
             if not sums:
-                raise RefusedError("a factor of each element")
+                raise RefusedError("it sums no axis")
             value, how = emit_contraction(block, contraction, factors, extents, dtype)
             products += 1
         except RefusedError as reason:
@@ -249,9 +249,9 @@ def multiply_in_turns(
 def _cheapest(
     operands: Sequence[Operand], out: Labels, sizes: dict[str, int], factors: bool
 ) -> _Pair:
-    """The two operands whose product takes the fewest multiplications.
+    """The pair of operands whose product takes the fewest multiplications.
 
-    `factors` says whether one that does not sum is better than none.
+    `factors` allows a pair whose product does not sum, if no pair does.
     """
 
     def cost(pair: _Pair) -> int:
@@ -266,7 +266,7 @@ def _cheapest(
     pairs = [(a, b, sums(a, b)) for a, b in itertools.combinations(operands, 2)]
     best = [pair for pair in pairs if pair[2]]
     if not best and factors:
-        # Products that have the axes of one of the two.
+        # Products whose axes are those of one of the two operands.
         labels = [(pair, {*pair[0].labels}, {*pair[1].labels}) for pair in pairs]
         best = [pair for pair, a, b in labels if a | b in (a, b)]
     if not best:
@@ -277,7 +277,7 @@ def _cheapest(
 def in_caller_sizes(
     function: tirx.PrimFunc, args: Sequence[relax.Expr], outputs: Sequence[relax.Type]
 ) -> tuple[tirx.PrimFunc, list[relax.Expr]]:
-    """Writes a function with sizes that are known at run time only in the sizes of its caller.
+    """Rewrites a function with dynamic sizes in the sizes of its caller.
 
     Before
 
@@ -290,30 +290,29 @@ def in_caller_sizes(
         def program(x: T.Buffer((batch * 2, 64)), y: T.Buffer((batch * 2 * sequence, 8))):
             ...
 
-    So extents of its tensors are extents of the caller's, for operators as well as for proofs.
-
-    A function for one of its calls.
+    So extents of the function's tensors are extents of the caller's, for operators as well as for
+    proofs.
 
     Parameters
     ----------
     function : tirx.PrimFunc
-        With a parameter for each argument, and one for each result.
+        A function with a parameter for each argument and for each result.
     args : sequence of relax.Expr
-        What it is called with; numbers among them.
+        The arguments of its call; some may be numbers.
     outputs : sequence of relax.Type
         The types of its results.
 
     Returns
     -------
     function : tirx.PrimFunc
-        Its parameters are tensors.
+        The function for this call; all its parameters are tensors.
     tensors : list of relax.Expr
-        The arguments that are.
+        The arguments that are tensors.
 
     Raises
     ------
     RefusedError
-        If the call does not tell a size.
+        If the call does not determine a size.
     """
     params = list(function.params)
     extents = [const_int(x) for each in params if not is_number(each) for x in each.shape]
@@ -330,9 +329,9 @@ def in_caller_sizes(
             if isinstance(extent, tirx.Var):
                 values.setdefault(extent, value)
     used = {var for each in buffers for extent in each.shape for var in variables_of(extent)}
-    untold = used - set(values)
-    if untold:
-        raise RefusedError(f"no argument tells the size {next(iter(untold)).name}")
+    undetermined = used - set(values)
+    if undetermined:
+        raise RefusedError(f"no argument tells the size {next(iter(undetermined)).name}")
     renewed = resized_buffers(buffers, values)
     body = with_sizes(function.body, values, renewed)
     written = tirx.PrimFunc([renewed.get(each, each) for each in buffers], body)

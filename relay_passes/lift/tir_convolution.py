@@ -9,9 +9,9 @@ After
     gv = R.nn.conv2d(x, w, strides=[2, 2], dilation=[2, 1], groups=2)
 
 The layouts are guessed, and everything else is read from the shapes and indices; a guess is right
-if every index is proved to be that of the convolution. Axes of extent 1, such as the taps of a
-pointwise convolution, are no different. One with a weight that is computed, which no template
-takes, is left to `tir_contraction`, unless it has groups.
+if every index is proved to be the convolution's index. Axes of extent 1, such as the taps of a
+pointwise convolution, need no special case. A convolution with a computed weight, which no template
+takes, is read by `tir_contraction` instead, unless it has groups.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .tir_contraction import narrowed
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
-"""Letters of spatial axes, by how many there are."""
+"""Letters of spatial axes, by the number of spatial axes."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Along one axis: the distances of windows and of taps, and how many taps there are."""
+    """Along one axis: the distances of windows and of taps, and the number of taps."""
 
     stride: int
     dilation: int
@@ -50,22 +50,22 @@ class Window:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A block that is a convolution.
+    """A block read as a convolution.
 
     Attributes
     ----------
     data, weight, out : tirx.Var
-        Its tensors.
+        The tensors of the block.
     data_layout, weight_layout : str
-        Where their axes are; the result has the layout of the data.
+        The order of their axes; the result has the layout of the data.
     windows : tuple of Window
         One for each spatial axis.
     groups : int
         Groups of channels.
     dtype : str
-        The type of the result.
+        Type of the result.
     turned : bool
-        Whether the weight has the inputs of all groups, and the outputs of one.
+        Whether the weight holds the inputs of all groups and the outputs of one group.
     """
 
     data: tirx.Var
@@ -85,18 +85,18 @@ class Convolution:
 
 
 def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
-    """The convolution that a block is.
+    """Emits the convolution that a block computes.
 
     Raises
     ------
     RefusedError
-        If it is none; says why.
+        If it is none; the message says why.
     """
     narrow, tensors = narrowed(block, tensors)
     conv = match_convolution(nest, narrow)
     x, w = tensors[conv.data], tensors[conv.weight]
     if conv.groups == 1 and not isinstance(w, ir.GenericConst):
-        raise RefusedError("a convolution with a weight that is no constant")
+        raise RefusedError("a convolution whose weight is not a constant")
     kernel = f"OI{conv.spatial}" if conv.data_layout.startswith("NC") else f"{conv.spatial}IO"
     if conv.weight_layout != kernel:
         order = [conv.weight_layout.index(letter) for letter in kernel]
@@ -124,27 +124,27 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
 def match_convolution(
     nest: Nest, narrow: Mapping[tirx.Var, str] | None = None, turned: bool = False
 ) -> Convolution:
-    """What a block says of the convolution that it is.
+    """Reads a block as a convolution.
 
     Parameters
     ----------
     nest : Nest
         The block.
     narrow : mapping, optional
-        As of `read_contraction`.
+        As in `read_contraction`.
     turned : bool
-        Whether a weight has the inputs of all groups, and the outputs of one.
+        Whether the weight holds the inputs of all groups and the outputs of one group.
 
     Raises
     ------
     RefusedError
-        If it is none; says why.
+        If it is none; the message says why.
     """
     store, *loads = product_of(nest)
     ranks = {len(load.indices) for load in loads} | {len(store.indices)}
     count = ranks.pop() - 2
     if ranks or count not in _OPERATORS:
-        raise RefusedError("no convolution: tensors of other ranks")
+        raise RefusedError("no convolution: the ranks of its tensors differ, or are not 3 to 5")
     dtype = str(store.value.ty.dtype)
     for data, weight in (loads, loads[::-1]):
         types = [(narrow or {}).get(load.source, str(load.ty.dtype)) for load in (data, weight)]
@@ -156,13 +156,13 @@ def match_convolution(
             found = _proved(nest, data, weight, layouts, turned)
             if found is not None:
                 return found
-    raise RefusedError("no convolution in a layout that is known")
+    raise RefusedError("no convolution in a known layout")
 
 
 def _proved(
     nest: Nest, data: TensorLoad, weight: TensorLoad, layouts: tuple[str, str], turned: bool
 ) -> Convolution | None:
-    """A block as a convolution in guessed layouts of data and weight; None if they are wrong."""
+    """A block as a convolution in guessed layouts; None if the guess is wrong."""
     store = nest.stores[0]
     out, result = store.indices, store.buffer
     named = (layouts[0], data.indices), (layouts[1], weight.indices), (layouts[0], out)
@@ -201,14 +201,14 @@ def _proved(
     for place, letter in enumerate(layouts[0]):
         if letter in "NC":
             continue
-        # Distances that may be right: those in the index, and such that all places are inside.
+        # Candidate distances: the factors in the index, with all places inside the tensor.
         taps, stride = of_w[letter], factor_of(x[letter], y[letter])
         dilation = factor_of(x[letter], w[letter])
         if not taps or is_open([taps]) or stride is None or dilation is None:
             return None
         if min(stride, dilation) < 0:
             return None
-        # What the index does not say makes no difference.
+        # A factor that the index does not contain does not matter.
         dilation = dilation or 1
         reach = _number(dilation * (taps - 1) + 1)
         last = analyzer.simplify(data.source.shape[place] - reach)
@@ -228,7 +228,7 @@ def _proved(
 
 
 def _are_all(axes: Sequence[Axis], indices: Sequence[Expr], shape: Sequence[int | None]) -> bool:
-    """Whether indices are axes, each once, and reach all of a tensor; 0 of an extent of 1."""
+    """Whether each index is an axis, used once, over the whole tensor; 0 for an extent of 1."""
     left = {axis.var: axis.extent for axis in axes}
     for index, extent in zip(indices, shape, strict=True):
         reached = left.pop(index, 0) if isinstance(index, tirx.Var) else 1
@@ -242,7 +242,7 @@ def _number(value: int) -> Expr:
 
 
 def factor_of(index: Expr, axis: Expr) -> int | None:
-    """What an index multiplies an axis by; None if it does something else with it."""
+    """The factor of an axis in an index; None if the index is not linear in the axis."""
     if not isinstance(axis, tirx.Var) or axis not in variables_of(index):
         return 0
     found = detect_linear_equation(index, [axis])
@@ -250,7 +250,7 @@ def factor_of(index: Expr, axis: Expr) -> int | None:
 
 
 def check_shape(value: relax.Expr, buffer: tirx.Var) -> None:
-    """Refuses, by RefusedError, a convolution whose result is not what a block stores."""
+    """Raises RefusedError if a convolution's result has not the shape of a block's buffer."""
     shape, analyzer = value.ty.shape.values, Analyzer()
     if len(shape) != len(buffer.shape) or not all(
         map(analyzer.can_prove_equal, shape, buffer.shape)

@@ -10,7 +10,7 @@ After
     lv1 = R.add(lv, b)
     lv2 = R.nn.relu(lv1)
 
-What is read of a tensor is a part of it: permuted, cut, backwards, repeated or padded.
+What is read from a tensor may be permuted, cut, reversed, repeated or padded.
 
 Before
 
@@ -55,7 +55,7 @@ from .emission import Emission, Tensors
 
 @dataclass(frozen=True)
 class _Along:
-    """An index: `start` + `stride` * axis; of no axis if that is None."""
+    """An index `start` + `stride` * axis; a constant `start` if the axis is None."""
 
     axis: tirx.Var | None
     start: int
@@ -86,14 +86,14 @@ _EXTREMES = {"llvm.maximum": relax.op.maximum, "llvm.minimum": relax.op.minimum}
 
 
 class ValueReader:
-    """Emits the values of a block as tensors; an axis of extent 1 may stand for none of it.
+    """Emits the values of a block as tensors; an axis of extent 1 need not occur in an index.
 
     Parameters
     ----------
     block : Emission
         Receives the operators.
     tensors : mapping
-        What the buffers hold that are read.
+        The values of the buffers that are read.
     axes : sequence of Axis
         The axes of the block, in order.
     """
@@ -110,7 +110,7 @@ class ValueReader:
         Raises
         ------
         RefusedError
-            If it is something else than operators of tensors.
+            If operators on tensors cannot compute it.
         """
         found = self.read(value)
         if list(known_tensor(found).shape) != [axis.extent for axis in self._axes]:
@@ -119,7 +119,7 @@ class ValueReader:
         return found
 
     def read(self, value: Expr) -> relax.Expr:
-        """The same, perhaps with 1 in the place of an extent, or a number."""
+        """A value as a tensor that broadcasts to the axes, or as a number."""
         value = shown(value)
         dtype = str(value.ty.dtype)
         if isinstance(value, (tirx.FloatImm, tirx.IntImm)):
@@ -156,7 +156,7 @@ class ValueReader:
         return self._emit(relax.op.where(*map(self.read, (condition, first, second))))
 
     def _quotient(self, value: tirx.Div) -> relax.Expr:
-        """A division; of a sum by the number of its elements, a mean."""
+        """A division; a sum divided by the number of its elements is a mean."""
         total, count = self.read(value.a), self.read(value.b)
         divisor, mean = shown(value.b), None
         if isinstance(value.a, TensorLoad) and isinstance(divisor, tirx.FloatImm):
@@ -164,7 +164,7 @@ class ValueReader:
         return self._emit(relax.op.divide(total, count)) if mean is None else mean
 
     def _mean(self, total: relax.Expr, count: float) -> relax.Expr | None:
-        """A sum divided by a number, if that is how many elements it has."""
+        """A sum divided by a number, as a mean if it has that many elements; else None."""
         moves: list[relax.Call] = []
         call = self._block.definition(total)
         while is_call(call, "relax.reshape", "relax.permute_dims"):
@@ -182,15 +182,15 @@ class ValueReader:
         return mean
 
     def load(self, load: TensorLoad) -> relax.Expr:
-        """What is read, with an axis for each of the block, or 1, but for leading ones.
+        """The part of a tensor that a load reads, with the block's axes but for leading ones.
 
         Raises
         ------
         RefusedError
-            If it is no such part.
+            If operators cannot extract it.
         """
         if load.source not in self._tensors:
-            raise RefusedError(f"it reads {load.source.name} before that is written")
+            raise RefusedError(f"it reads {load.source.name}, which is not written yet")
         source = self._tensors[load.source]
         shape = known_tensor(source).shape
         found = [self._along(index) for index in load.indices]
@@ -198,7 +198,7 @@ class ValueReader:
         return self._viewed(source, [along.axis for along in found])
 
     def padded(self, condition: Expr, inside: Expr, outside: Expr) -> relax.Expr | None:
-        """A tensor with a number around it; None if the choice is something else."""
+        """A tensor with padding around it; None if the choice is anything else."""
         number = shown(outside)
         inside = shown(inside)
         if not isinstance(inside, TensorLoad) or inside.source not in self._tensors:
@@ -239,21 +239,21 @@ class ValueReader:
         return self._block.emit(expr) if isinstance(expr, relax.Call) else expr
 
     def _viewed(self, source: relax.Expr, axes: Sequence[tirx.Var | None]) -> relax.Expr:
-        """A tensor with these axes as one with all axes of the block, in order."""
+        """A tensor with these axes, permuted to all axes of the block in order."""
         used = [axis for axis in axes if axis is not None]
         if len(set(used)) < len(used):
             raise RefusedError("a diagonal")
         shape = known_tensor(source).shape
         units = [place for place, axis in enumerate(axes) if axis is None and shape[place] == 1]
         order: list[int | None] = []
-        for axis in self._axes:  # one of extent 1 is one of the tensor's, if that has any
+        for axis in self._axes:  # an axis of extent 1 takes a dimension of extent 1
             place = axes.index(axis.var) if axis.var in used else None
             order.append(units.pop(0) if place is None and axis.extent == 1 and units else place)
         view = AxisView(source, shape, tuple(order))
         if view.shape == view.source_shape and not view.moves:
             return source
         given = [place for place, axis in enumerate(order) if axis is not None]
-        start = given[0] if given else len(order)  # it broadcasts without new axes in front
+        start = given[0] if given else len(order)  # leading new axes broadcast implicitly
         return self._emit(AxisView(source, shape, tuple(order[start:])).emit(self._block))
 
     def _along(self, index: Expr) -> _Along:
@@ -267,19 +267,19 @@ class ValueReader:
             found = [const_int(x) for x in detect_linear_equation(index, inside)]
             if len(found) == 2 and found[0] and found[1] is not None:
                 return _Along(inside[0], found[1], found[0])
-        raise RefusedError("an index that is no multiple of one axis")
+        raise RefusedError("an index that is not linear in one axis")
 
     def _sliced(
         self, source: relax.Expr, shape: Sequence[int], found: Sequence[_Along]
     ) -> relax.Expr:
-        """What the indices reach of a tensor, each dimension in the order of its axis."""
+        """The part of a tensor that the indices reach, reversed for negative strides."""
         cut, flipped = [], []
         for dimension, (along, extent) in enumerate(zip(found, shape, strict=True)):
             count = 1 if along.axis is None else self._extents[along.axis]
             if count == extent and (along.start, along.stride) == (0, 1):
                 continue
             if is_open([count, extent]) and along.axis is not None:
-                raise RefusedError("a part of a tensor whose size is not known")
+                raise RefusedError("a part of a tensor of dynamic size")
             ends = (along.start, along.start + along.stride * (count - 1))
             if min(ends) < 0 or max(ends) >= extent:
                 raise RefusedError("an index outside of a tensor")
@@ -300,7 +300,7 @@ class ValueReader:
 def _cut(
     constant: ir.GenericConst, cut: Sequence[tuple[int, int, int, int]], flipped: Sequence[int]
 ) -> relax.Expr:
-    """A part of a constant: (dimension, first, end, stride) each; some dimensions backwards."""
+    """A part of a constant: (dimension, first, end, stride) each; some dimensions reversed."""
     array = array_of(constant.value)
     places = [slice(None)] * array.ndim
     for dimension, first, end, stride in cut:
@@ -312,7 +312,7 @@ def _cut(
 def _bounds(
     condition: Expr, axes: set[tirx.Var]
 ) -> dict[tirx.Var, tuple[int | None, int | None]] | None:
-    """For each axis the first place and the one behind the last; None of another condition."""
+    """(first, end) of each axis that a condition bounds; None for any other condition."""
     bounds: dict[tirx.Var, tuple[int | None, int | None]] = {}
     waiting = [condition]
     while waiting:
@@ -342,14 +342,14 @@ def _bounds(
 
 
 def shown(value: Expr) -> Expr:
-    """A value without what hides it from TVM's simplifier.
+    """A value without the calls that hide it from TVM's simplifier.
 
     See `microkernels.vector.ieee.hidden`.
 
     Parameters
     ----------
     value : Expr
-        Of a block out of `read_program`.
+        A value of a block from `read_program`.
     """
     while call_name(value) == "reinterpret" and call_name(value.args[0]) == "reinterpret":
         inner = value.args[0].args[0]
@@ -360,14 +360,14 @@ def shown(value: Expr) -> Expr:
 
 
 def block_axes(store: Store, nest: Nest) -> list[Axis]:
-    """The axes of a block along the dimensions of what it stores.
+    """The axes of a block in the order of the dimensions that it stores.
 
-    A dimension of extent 1 gets an axis of its own.
+    A dimension of extent 1 gets a new axis.
 
     Raises
     ------
     RefusedError
-        If it does not store the whole tensor, in its order.
+        If it does not store the whole tensor, in order.
     """
     by_var = {axis.var: axis for axis in nest.spatial}
     axes = []
@@ -376,7 +376,7 @@ def block_axes(store: Store, nest: Nest) -> list[Axis]:
         if axis is None and const_int(index) == 0 and const_int(extent) == 1:
             axis = Axis.new(1)
         if axis is None or axis.extent != nest.size(extent):
-            raise RefusedError("a part of a tensor is stored")
+            raise RefusedError("it stores only a part of a tensor")
         axes.append(axis)
     if by_var:
         raise RefusedError("a tensor is stored several times")
@@ -384,12 +384,12 @@ def block_axes(store: Store, nest: Nest) -> list[Axis]:
 
 
 def read_block(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
-    """What a block without a sum stores.
+    """Emits the value of a block without a reduction.
 
     Raises
     ------
     RefusedError
-        If no operators compute it; says why.
+        If no operators compute it; the message says why.
     """
     if nest.reduce or len(nest.stores) != 1 or nest.lets:
         raise RefusedError("a block of several values")
@@ -406,7 +406,7 @@ def _is_zero(value: Expr) -> bool:
 def read_reshape(
     block: Emission, tensors: Tensors, nest: Nest, axes: Sequence[Axis]
 ) -> relax.Expr | None:
-    """Reads a block that stores a tensor's elements in the order in which they lie as a reshape.
+    """Reads a block that copies a tensor's elements in storage order as a reshape.
 
     Before
 
@@ -416,21 +416,21 @@ def read_reshape(
 
         lv = R.reshape(x, [1024])
 
-    If sizes are known at run time only, indices are proved to be those of a reshape by arithmetic,
-    or by being the ones that TVM itself writes for it.
+    Indices with dynamic sizes are proved to be those of a reshape by arithmetic, or by comparison
+    with the indices that TVM writes for that reshape.
 
-    The reshape that a block is; None if it is none.
+    Returns None if the block is no reshape.
 
     Parameters
     ----------
     block : Emission
         Receives the operator.
     tensors : mapping
-        What the buffers hold.
+        The values of the buffers.
     nest : Nest
-        The block, which stores one thing only.
+        The block, which must have one store.
     axes : sequence of Axis
-        Its axes along the dimensions of what it stores.
+        The block's axes, in the order of the dimensions that it stores.
     """
     store = nest.stores[0]
     load = shown(store.value)
@@ -460,7 +460,7 @@ def _flat(indices: Sequence[Expr], shape: Sequence[Any]) -> Expr:
 
 
 def _as_tvm_writes_it(load: TensorLoad, nest: Nest, store: Store) -> bool:
-    """Whether an element is read where TVM's reshape of these shapes reads it."""
+    """Whether TVM's reshape of these shapes reads each element at the load's indices."""
     source = te.placeholder(list(load.source.shape), str(load.ty.dtype), "source")
     made = te.create_prim_func([source, topi.reshape(source, list(store.buffer.shape))])
     (other,) = read_program(made, nest.size).nests

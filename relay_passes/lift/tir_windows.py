@@ -1,4 +1,4 @@
-"""Pools and transposed convolutions: what loops over windows of a tensor compute."""
+"""Pools and transposed convolutions: reads loops over windows of a tensor."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from .tir_values import block_axes, read_block, shown
 
 @dataclass(frozen=True)
 class Padding:
-    """A tensor with a number around it.
+    """A tensor with padding around it.
 
     Attributes
     ----------
     source : tirx.Var
-        The tensor.
+        The padded tensor.
     widths : tuple of int
-        How many numbers there are before and after each dimension.
+        Padding before and after each dimension.
     number : float
-        0 if there is none.
+        The padded number; 0 if there is no padding.
     """
 
     source: tirx.Var
@@ -47,7 +47,7 @@ class Padding:
 
 
 def padding_of(nest: Nest) -> Padding | None:
-    """What a block puts around a tensor; None if it does something else."""
+    """The padding that a block adds to a tensor; None if it does anything else."""
     sources = {load.source for load in nest.reads()}
     if len(sources) != 1:
         return None
@@ -67,7 +67,7 @@ def padding_of(nest: Nest) -> Padding | None:
 
 
 def only_reader(nests: Sequence[Nest], position: int) -> int | None:
-    """The only block that reads what one writes."""
+    """The only block that reads the buffer of a block, if it comes later; else None."""
     buffer = nests[position].stores[0].buffer
     readers = [
         number
@@ -77,7 +77,7 @@ def only_reader(nests: Sequence[Nest], position: int) -> int | None:
     return readers[0] if len(readers) == 1 and readers[0] > position else None
 
 
-# Reads blocks that are a pool together.
+# Reads several blocks as one pool.
 #
 # Before
 #
@@ -88,8 +88,8 @@ def only_reader(nests: Sequence[Nest], position: int) -> int | None:
 #
 #     gv = R.nn.max_pool2d(x, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1])
 #
-# Attributes are read from the indices. They are right if TVM legalises that operator to these very
-# blocks, which is simpler to see than what the number is that a mean divides a sum by.
+# The attributes are read from the indices. They are right if TVM legalises the operator to exactly
+# these blocks; that is easier to check than the number by which a mean divides a sum.
 
 
 _OPERATORS: dict[Any, dict[int, Callable[..., relax.Expr]]] = {
@@ -105,17 +105,17 @@ class Pool:
     Attributes
     ----------
     source : tirx.Var
-        What is pooled.
+        The tensor that is pooled.
     nests : tuple of Nest
         All blocks, in order.
     members : tuple of int
-        Those before the last one.
+        Positions of the blocks before the last one.
     kind : type
-        tirx.Max, or tirx.Add of a mean.
+        tirx.Max, or tirx.Add for a mean.
     padding : tuple of int
-        Numbers before and after each dimension.
+        Padding before and after each dimension.
     load : TensorLoad
-        What is reduced.
+        The load that is reduced.
     """
 
     source: tirx.Var
@@ -158,18 +158,18 @@ def read_pool(block: Emission, tensors: Tensors, pool: Pool) -> relax.Expr:
     Raises
     ------
     RefusedError
-        If TVM has none that is these blocks.
+        If TVM has no pool that is legalised to these blocks.
     """
     x = tensors[pool.source]
     for attrs in _guesses(pool):
         operator = _OPERATORS[pool.kind][len(attrs["pool_size"])]
         if _is_written_as(partial(operator, **attrs), relax.Var("x", x.ty), pool):
             return block.emit(operator(x, **attrs))
-    raise RefusedError("a pool that no operator is")
+    raise RefusedError("a pool that no operator computes")
 
 
 def _reduced(nest: Nest) -> tuple[type, TensorLoad] | None:
-    """What a block reduces over windows, and how; None if it does not."""
+    """The operator and the load of a block that reduces over windows; None for any other block."""
     if not nest.reduce or len(nest.stores) != 1 or nest.lets or nest.epilogue:
         return None
     store = nest.stores[0]
@@ -188,7 +188,7 @@ def _reduced(nest: Nest) -> tuple[type, TensorLoad] | None:
 
 
 def _guesses(pool: Pool) -> Iterator[dict[str, Any]]:
-    """Attributes that the blocks may have been made of."""
+    """Attributes with which TVM may have made the blocks."""
     nest = pool.nests[-1 if pool.kind is tirx.Max else -2]
     indices, out = pool.load.indices, nest.stores[0].indices
     spatial = SPATIAL.get(len(indices) - 2)
@@ -218,7 +218,7 @@ def _guesses(pool: Pool) -> Iterator[dict[str, Any]]:
 
 
 def _window(index: Expr, place: Expr, nest: Nest) -> tuple[int, int, int] | None:
-    """(taps, stride, dilation) along an axis."""
+    """(taps, stride, dilation) along an axis; None if the index has another form."""
     inside = [axis for axis in nest.reduce if axis.var in variables_of(index)]
     stride = factor_of(index, place)
     if len(inside) > 1 or stride is None:
@@ -230,7 +230,7 @@ def _window(index: Expr, place: Expr, nest: Nest) -> tuple[int, int, int] | None
 
 
 def _is_written_as(operator: Callable[..., relax.Expr], x: relax.Var, pool: Pool) -> bool:
-    """Whether TVM writes an operator as the blocks of a pool."""
+    """Whether TVM legalises an operator to the blocks of a pool."""
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -248,7 +248,7 @@ def _is_written_as(operator: Callable[..., relax.Expr], x: relax.Var, pool: Pool
 
 
 def _is_same(theirs: Nest, mine: Nest, same: dict[tirx.Var, Expr]) -> bool:
-    """Whether two blocks compute the same; `same` has what theirs reads, and receives more."""
+    """Whether two blocks are equal; `same` maps variables of the first to the second, and grows."""
     pairs = (theirs.spatial, mine.spatial), (theirs.reduce, mine.reduce)
     if any([a.extent for a in x] != [a.extent for a in y] for x, y in pairs):
         return False
@@ -265,7 +265,7 @@ def _is_same(theirs: Nest, mine: Nest, same: dict[tirx.Var, Expr]) -> bool:
     return len(parts) == len(wanted) and all(equal)
 
 
-# Reads blocks that are a transposed convolution together, as TVM legalises one.
+# Reads several blocks as one transposed convolution, in the form of TVM's legalisation.
 #
 # Before
 #
@@ -279,25 +279,25 @@ def _is_same(theirs: Nest, mine: Nest, same: dict[tirx.Var, Expr]) -> bool:
 
 
 _TRANSPOSED = {rank: getattr(relax.op.nn, f"conv{rank}d_transpose") for rank in (1, 2, 3)}
-_MOST = 255  # that a weight of 8-bit integers is away from its zero point
+_MOST = 255  # largest distance of an 8-bit weight from its zero point
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """Blocks that are one transposed convolution.
+    """Blocks that form one transposed convolution.
 
     Attributes
     ----------
     source : tirx.Var
-        What is convolved.
+        The tensor that is convolved.
     strides : tuple of int
-        How far its elements are spread, for each of its dimensions.
+        The distance of its elements after spreading, for each dimension.
     widths : tuple of int
         Zeros before and after each dimension.
     convolution : Convolution
-        The ordinary convolution of what is spread.
+        The ordinary convolution of the spread tensor.
     members : tuple of int
-        The blocks that spread and pad.
+        Positions of the blocks that spread and pad.
     """
 
     source: tirx.Var
@@ -332,7 +332,7 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
     Raises
     ------
     RefusedError
-        If R.nn has none like it; says why.
+        If R.nn has no such operator; the message says why.
     """
     conv = found.convolution
     count = len(conv.windows)
@@ -340,13 +340,13 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
     plain = all((window.stride, window.dilation) == (1, 1) for window in conv.windows)
     first = conv.data_layout.startswith("NC") and conv.weight_layout.startswith("OI")
     if not plain or not first or count not in _TRANSPOSED or found.source not in tensors:
-        raise RefusedError("a transposed convolution of another kind")
+        raise RefusedError("a transposed convolution in a form that no operator has")
     integers = conv.dtype == "int32"
     if conv.dtype not in ("float32", "int32") or (integers and found.source not in narrow):
         raise RefusedError(f"a transposed convolution of {conv.dtype}")
     weight = _turned(block, tensors.get(conv.weight), conv)
     if set(found.strides[:2]) != {1} or any(found.widths[:4]):
-        raise RefusedError("batches or channels that are spread")
+        raise RefusedError("batches or channels are spread or padded")
     before, after, further = [], [], []
     for axis, window in enumerate(conv.windows, 2):
         start, end = found.widths[2 * axis : 2 * axis + 2]
@@ -354,7 +354,7 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
         after.append(max(0, window.taps - 1 - end))
         further.append(end - (window.taps - 1 - after[-1]))
     if is_open([*before, *after, *further]):
-        raise RefusedError("zeros around it whose number is not known")
+        raise RefusedError("the number of zeros around it is dynamic")
     small = all(more < stride for more, stride in zip(further, found.strides[2:], strict=True))
     if min(before) < 0 or not small:
         raise RefusedError("more zeros around it than a transposed convolution has")
@@ -378,7 +378,7 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
 
 
 def _ordinary(nest: Nest) -> Convolution | None:
-    """The convolution that a block is, of any integers; with groups the weight is transposed."""
+    """Reads a block as a convolution, of integers too; in groups, its weight may be transposed."""
     bytes_ = {load.source: "int8" for load in nest.reads() if str(load.ty.dtype) == "int32"}
     for turned in (False, True):
         try:
@@ -389,12 +389,12 @@ def _ordinary(nest: Nest) -> Convolution | None:
 
 
 def _turned(block: Emission, weight: relax.Expr | None, conv: Convolution) -> relax.Expr:
-    """[O, I / groups, ...] as [I, O / groups, ...], backwards along the others."""
+    """[O, I / groups, ...] as [I, O / groups, ...], with the spatial axes reversed."""
     known = weight
     if is_call(wide := None if known is None else block.definition(known), "relax.astype"):
         known = wide.args[0]
     if not isinstance(known, ir.GenericConst):
-        raise RefusedError("a transposed convolution with a weight that is no constant")
+        raise RefusedError("a transposed convolution whose weight is not a constant")
     array = array_of(known.value)
     if conv.turned:
         turned = array.swapaxes(0, 1)
@@ -409,7 +409,7 @@ def _turned(block: Emission, weight: relax.Expr | None, conv: Convolution) -> re
 
 
 def _spread(nest: Nest) -> tuple[tirx.Var, tuple[int, ...]] | None:
-    """(source, distance of its elements along each dimension) of a block that spreads a tensor."""
+    """(source, distance of elements per dimension) of a block that spreads a tensor; else None."""
     if nest.reduce or len(nest.stores) != 1 or nest.lets:
         return None
     store = nest.stores[0]
@@ -442,7 +442,7 @@ def _spread(nest: Nest) -> tuple[tirx.Var, tuple[int, ...]] | None:
 
 
 def _multiples(condition: Expr) -> dict[tirx.Var, int] | None:
-    """For each axis of which it must be a multiple; None of another condition."""
+    """The required divisor of each axis in a condition; None for any other condition."""
     if isinstance(condition, tirx.And):
         left, right = _multiples(condition.a), _multiples(condition.b)
         return None if left is None or right is None else {**left, **right}

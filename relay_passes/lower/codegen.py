@@ -1,4 +1,4 @@
-"""Partitioned modules: each region's kernel as text or a runtime module, with decisions."""
+"""Code of single kernels: assembler text for a store, runtime modules for RunCodegen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..ir.traits import RESHAPES
 from .kernel_pipelines import made_for, pipeline_for
 from .lower_regions import build_kernel, config_of, decision_of
 
-# Kernel text: a kernel's machine code as assembler text that any program can use.
+# Kernel text: a kernel's machine code as assembler text that any program can contain.
 #
 # Before
 #
@@ -50,20 +50,19 @@ from .lower_regions import build_kernel, config_of, decision_of
 #     define i32 @__tvm_ffi_tvm_hybrid_matmul3(...)   ; calls the entry
 #
 # A store keeps such texts from one program to the next. TVM's passes, LLVM's passes and the choice
-# of instructions are then paid once; what remains is LLVM's assembler, which takes a hundredth of
-# that. The names in a text are placeholders, because models number their kernels differently. Names
-# that LLVM uses in every module get the kernel's name in front, because one module has several
-# kernels.
+# of instructions are then paid once; each program only runs LLVM's assembler, which takes a
+# hundredth of that time. The names in a text are placeholders, because models number their kernels
+# differently. Names that LLVM uses in every module are prefixed with the kernel's name, because one
+# module has several kernels.
 #
-# Variables that TVM's runtime fills in have to be known to LLVM, so they are not in the text.
-# Neither is debug information, nor are helper functions that a kernel does not call. Hidden
-# symbols, of which a linker keeps one copy, such as whether Linux has granted AMX, become each
-# kernel's own.
+# LLVM must know variables that TVM's runtime fills in, so they are not in the text. Debug
+# information and helper functions that a kernel does not call are left out, too. Hidden symbols, of
+# which a linker keeps one copy, such as whether Linux has granted AMX, become local to each kernel.
 
 
 PLACEHOLDER = "tvm_hybrid_any_kernel"
 GLOBAL_SYMBOL = "global_symbol"
-_MACHINE = "x86_64"  # whose assembler text this file reads
+_MACHINE = "x86_64"  # this file reads the assembler text of this machine only
 
 _NAME = re.compile(r"\w+", re.ASCII)
 _NOISE = re.compile(r"\.(file|loc|ident|addrsig|addrsig_sym)\b")
@@ -107,13 +106,13 @@ class KernelCode(msgspec.Struct, frozen=True):
 
 
 class KernelStore(Protocol):
-    """Where kernels are kept from one program to the next; threads use it at once."""
+    """Stores the code of kernels from one program to the next; threads may use it at once."""
 
     def find(self, key: str) -> KernelCode | None:
-        """The code that was kept under this key; None if there is none."""
+        """The code stored under a key; None if there is none."""
 
     def keep(self, key: str, code: KernelCode) -> None:
-        """Keeps the code of a kernel."""
+        """Stores the code of a kernel."""
 
 
 def has_texts(target: Target) -> bool:
@@ -125,14 +124,14 @@ def has_texts(target: Target) -> bool:
 def kernel_key(
     kernel: tirx.PrimFunc, target: Target, pipeline: str, context: PassContext
 ) -> str | None:
-    """SHA-256 of all that decides a kernel's code, but for versions of TVM and of this package.
+    """SHA-256 of all that determines a kernel's code, except the versions of TVM and this package.
 
-    The names of its variables count too: messages of its checks have them.
+    The names of its variables count, too: messages of its checks contain them.
 
     Returns
     -------
     str or None
-        None if the kernel calls others, which are no part of it, or has an unusual name.
+        None if the kernel calls other functions, which are not part of it, or has an unusual name.
     """
     text = tvm_compat.to_json(_with_placeholder(kernel))
     if '"ir.GlobalVar"' in text or not _NAME.fullmatch(str(kernel.attrs[GLOBAL_SYMBOL])):
@@ -152,7 +151,7 @@ def kernel_key(
 
 
 def built(kernel: tirx.PrimFunc, target: Target, pipeline: str) -> Module:
-    """An LLVM module of one kernel, whose name is PLACEHOLDER."""
+    """An LLVM module of one kernel, named PLACEHOLDER."""
     mod = IRModule({ir.GlobalVar(PLACEHOLDER): _with_placeholder(kernel)})
     return tvm.tirx.build(mod, target=target, pipeline=pipeline)
 
@@ -167,12 +166,12 @@ def code_of(assembly: str) -> KernelCode | None:
     Parameters
     ----------
     assembly : str
-        What LLVM writes for a module of one kernel, whose name is PLACEHOLDER.
+        LLVM's assembler text for a module of one kernel, named PLACEHOLDER.
 
     Returns
     -------
     KernelCode or None
-        None if something in it could not be moved to another module.
+        None if something in it cannot be moved to another module.
     """
     lines, wanted = [], True
     for full in assembly.splitlines():
@@ -203,7 +202,7 @@ def code_of(assembly: str) -> KernelCode | None:
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
-    """The text with other names, and the placeholder in those of labels; strings stay."""
+    """The text with symbols renamed and the placeholder added to labels; strings stay."""
     parts = _STRINGS.split(text)
     for place in range(0, len(parts), 2):
         part = parts[place]
@@ -214,7 +213,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def _symbol(name: str) -> re.Pattern[str]:
-    """Finds a name that is not part of another; what it begins with makes it fast."""
+    """Matches a name that is not part of another name; starting with the literal makes it fast."""
     text = re.escape(name)
     return re.compile(rf"{text}(?<![\w.]{text})(?![\w.])")
 
@@ -238,7 +237,7 @@ def assembled(kernels: Mapping[str, KernelCode], target: Target) -> Module:
 
 
 def _entry(name: str) -> str:
-    """The function that TVM looks for: the entry of a kernel must be local to assemble, it not."""
+    """The function that TVM looks up: a kernel's own entry must be local to be assembled."""
     return f"""
 declare i32 @{name}.entry(ptr, ptr, i32, ptr)
 define i32 @{SYMBOL_PREFIX}{name}(ptr %self, ptr %arguments, i32 %count, ptr %result) {{
@@ -249,7 +248,7 @@ define i32 @{SYMBOL_PREFIX}{name}(ptr %self, ptr %arguments, i32 %count, ptr %re
 
 @functools.cache
 def _module_head(target: str) -> tuple[str, str, str]:
-    """What TVM writes into each LLVM module for a target: data layout, triple, the target."""
+    """The head of TVM's LLVM modules for a target: data layout, triple, target description."""
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
     text = built(nothing, Target(target), "default").inspect_source("ll")
     parts: list[Any] = [
@@ -280,7 +279,7 @@ def annotate_codegen(mod: IRModule, target: Target, threads: int) -> IRModule:
 
         R.func_attr({"Codegen": "tvm_hybrid", "global_symbol": "fused_matmul", ...})
 
-    The functions must have their configurations and packed weights.
+    The functions must have configurations and packed weights.
     """
     machine = json.dumps({"target": json.loads(str(target)), "threads": threads})
     updated = copy_module(mod)
@@ -296,7 +295,7 @@ def annotate_codegen(mod: IRModule, target: Target, threads: int) -> IRModule:
 def compile_functions(
     functions: Sequence[relax.Function], _options: Mapping[str, Any], _constants: Mapping[Any, str]
 ) -> list[Any]:
-    """`relax.ext.tvm_hybrid`: one runtime module for every function that RunCodegen hands over.
+    """`relax.ext.tvm_hybrid`: one runtime module for every function from RunCodegen.
 
     Raises
     ------
@@ -322,20 +321,20 @@ def compile_functions(
     return modules
 
 
-LEFT = "no template; left to the rest of the caller's pipeline"
+LEFT = "no template takes it; the caller's pipeline lowers it"
 
 
 def note_partition(mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
-    """Notes, for every call of a region function, the kernel that it will be, and what is left.
+    """Notes the future kernel of every call of a region function, and the remaining operators.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        Its region functions have their configurations.
+        The module; its region functions have configurations.
     machine : Machine
-        What kernels will be built for.
+        The machine that kernels will be built for.
     decisions : list of Decision
-        Those of the passes before; what they have noted as left is not noted again.
+        Decisions of earlier passes; operators that they note as not taken are not noted again.
     """
     noted = {decision.node for decision in decisions if not decision.taken}
     for _, function in mod.functions_items():
@@ -351,31 +350,32 @@ def note_partition(mod: IRModule, machine: Machine, decisions: DecisionLog) -> N
                 decisions.append(Decision(node=node, op=name, taken=False, reason=LEFT))
 
 
-# Kernel context: which of TVM's passes are skipped when our kernels are compiled.
+# Kernel context: the passes of TVM that are skipped when our kernels are compiled.
 #
 # TVM's passes that find common subexpressions and hoist conditions take up to a quarter of the
-# compile time on unrolled register tiles and long epilogues; those that remove what does nothing
-# and that rewrite divisions take a tenth each of what TVM's passes take. LLVM does the same work,
-# and the machine code is the same without them. Passes for GPUs visit every statement and change
-# nothing. TVM's analyzer takes long to find out that buffers of templates cannot shrink, and
-# minutes where sizes are expressions; kernels of templates say that their buffers are exact.
+# compile time on unrolled register tiles and long epilogues; passes that remove statements without
+# effect and that rewrite divisions each take a tenth of the time of TVM's passes. LLVM does this
+# work, too, and the machine code is equal without these passes. Passes for GPUs visit every
+# statement and change nothing. TVM's analyzer takes long to find out that buffers of templates
+# cannot shrink, and minutes if sizes are expressions; kernels of templates declare that their
+# buffers are exact.
 
 
 _SHRINKS_BUFFERS = "s_tir.CompactBufferAllocation"
 
 
 def has_exact_buffers(function: object) -> bool:
-    """Whether the buffers of a function stay as they are."""
+    """Whether the buffers of a function are exact and must not be shrunk."""
     return isinstance(function, tirx.PrimFunc) and EXACT_BUFFERS in (function.attrs or {})
 
 
 def kernel_context(functions: Iterable[object] = ()) -> PassContext:
-    """The context to call `tvm.compile` in; whatever else the caller's context says stays.
+    """The context in which to call `tvm.compile`; all else in the caller's context is kept.
 
     Parameters
     ----------
     functions : iterable
-        What is compiled, if kernels with exact buffers may be among it.
+        The functions to compile, if some may be kernels with exact buffers.
     """
     exact = [_SHRINKS_BUFFERS] if any(map(has_exact_buffers, functions)) else []
     left_out = (*tvm_compat.SLOW_PASSES, *tvm_compat.GPU_PASSES)

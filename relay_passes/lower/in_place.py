@@ -1,4 +1,4 @@
-"""Kernels that write where a result is needed: caches of keys and values, and concatenations."""
+"""Kernels that write results in place: caches of keys and values, and concatenations."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tir_schedules.rows.row_update import build_row_update
 
 from .lower_regions import KernelPass, build_kernel, config_of, decision_of
 
-_PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
+_PAST_AND_PRESENT = [[1, 0], [3, 1]]  # (argument, result) of the keys and of the values
 WHY = "it writes k and v as well"
 
 
 @named_pass
 def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
-    """Grow caches: attention writes the keys and values that it reads, where these are its to make.
+    """Grow caches: fuses the append to a KV cache into the attention that reads the cache.
 
     Before
 
@@ -50,10 +50,10 @@ def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRMo
                            out_ty=[R.Tensor(...), R.Tensor(...), R.Tensor(...)])
         k = grown[0]; v = grown[1]; lv = grown[2]
 
-    A step of a decoder reads the past once then, and not a second time where that lies outside of
-    the caches (`attention/caches.py`). For dynamic sizes, and caches of float32.
+    A decoder step then reads the past once, and not a second time if it lies outside the caches
+    (`attention/caches.py`). Only for dynamic sizes, and caches of float32.
 
-    It comes before `lower_regions`, and notes what it builds.
+    It must run before `lower_regions`, and notes what it builds.
     """
     return _Grower(mod, machine, decisions).rewritten()
 
@@ -65,7 +65,7 @@ class _Grower(KernelPass):
         """The block with attentions that write k and v; None if there are none."""
         graph = DataflowGraph(block)
         grown: dict[int, list[relax.Binding]] = {}
-        inside: set[int] = set()  # positions of the concatenations that they do
+        inside: set[int] = set()  # positions of the concatenations that attentions take over
         for position in range(len(graph.bindings)):
             callee = functions.called_region(self.mod, graph.value(position))
             if callee is not None and region_of(callee).op == "attention":
@@ -77,9 +77,10 @@ class _Grower(KernelPass):
     def grown(
         self, graph: DataflowGraph, position: int, callee: relax.Function, inside: set[int]
     ) -> list[relax.Binding]:
-        """The call of an attention, and its results under the names they had.
+        """The call of an attention that also writes k and v, its results under their old names.
 
-        Nothing if k and v cannot be its results; else `inside` receives where they were joined.
+        Empty if k and v cannot be its results; else `inside` receives the positions of their
+        concatenations.
         """
         binding, region, isa = graph.bindings[position], region_of(callee), self.machine.isa
         q, k, v, *operands = binding.value.args
@@ -109,7 +110,7 @@ class _Grower(KernelPass):
 
 
 def _marked(function: tirx.PrimFunc, kernel: str, in_place: list[list[int]]) -> tirx.PrimFunc:
-    """A kernel for the module, which may write some results over arguments."""
+    """A kernel for the module that may write some results over arguments."""
     attrs = {KERNEL: kernel, UNALIGNED: True, OP_PATTERN: OPAQUE}
     marked = function.without_attr("global_symbol").with_attrs(attrs)
     return marked.with_attr(IN_PLACE, in_place) if in_place else marked
@@ -118,7 +119,7 @@ def _marked(function: tirx.PrimFunc, kernel: str, in_place: list[list[int]]) -> 
 def _joined(
     graph: DataflowGraph, expr: relax.Expr, position: int
 ) -> tuple[int, tuple[relax.Expr, relax.Expr], Growth] | None:
-    """(place, (past, new), their tensors) of rows joined for what stands at a position."""
+    """(position, (past, new), their tensors) of a concatenation of rows; None for others."""
     call = graph.definition(expr)
     if not is_call(call, "relax.concat") or not isinstance(call.args[0], relax.Tuple):
         return None
@@ -140,7 +141,7 @@ _NAME = "row_update"
 
 @named_pass
 def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule:
-    """Update rows: caches of fixed size get a kernel that writes new rows in place where it may.
+    """Update rows: caches of static size get a kernel that writes new rows in place if it may.
 
     Before
 
@@ -150,10 +151,10 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
 
         cache = R.call_tir(tvm_hybrid_row_update, (past, new, before), out_ty=...)
 
-    The attribute says which arguments the new rows, the rows before them and, if there is one, the
-    past are.
+    The attribute holds the numbers of three arguments: the new rows, the number of rows before them
+    and, if there is one, the past.
 
-    It comes while operators' own functions are as their converters wrote them.
+    It must run while the functions of operators are as their converters wrote them.
     """
     marked = {
         gvar
@@ -172,7 +173,7 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
         places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
         new, before, *past = (call.args[1].fields[place] for place in places)
         rows, first, made, *old = map(region_tensor, (new, before, binding.var, *past))
-        # The kernel takes rows of a known width.
+        # The kernel needs rows of a static width.
         if rows is None or first is None or made is None or None in old or is_open(made.shape[-1:]):
             return None
         key = (rows, first, made, *old)
@@ -187,7 +188,7 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
                 taken=True,
                 function=str(kernels[key].name_hint),
                 kernel=_NAME,
-                reason="new rows only, where it is bound to its past",
+                reason="writes only new rows if its output is bound to its past",
             )
         )
         return builder.normalize(
@@ -214,24 +215,24 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
 #     lv2 = R.call_tir_inplace(tvm_hybrid_conv2d1_placed, (x, const_w1, lv),
 #                              out_ty=R.Tensor((1, 56, 56, 128)), inplace_indices=[2])
 #
-# Each kernel writes its own part only; nothing is copied, and TVM plans memory for one tensor. Axes
-# in front of that of the concatenation may be of open size. Nested concatenations, with reshapes
-# between them, are treated as one (such as the interleaved phases of a transposed convolution). A
-# part that no kernel computes, or that has another reader, is copied, if most of the result is not
+# Each kernel writes only its part; nothing is copied, and TVM plans memory for one tensor. Axes
+# before the concatenation's axis may be dynamic. Nested concatenations, with reshapes between them,
+# are treated as one (such as the interleaved phases of a transposed convolution). A part that no
+# kernel computes, or that has another reader, is copied, provided that most of the result is not
 # copied; otherwise the concatenation stays. The pass works on finished kernels
 # (`tir_schedules.assembled.side_by_side`), so it works for every template.
 
 
 @named_pass
 def concat_in_place(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
-    """The pass; it comes after `lower_regions`, while R.concat is still an operator.
+    """The pass; it must run after `lower_regions`, while R.concat is still an operator.
 
     Parameters
     ----------
     machine : Machine
-        Whom copies are built for.
+        The machine that copy kernels are built for.
     decisions : list of Decision
-        Those of `lower_regions`; what is written in place says so in its reason.
+        The decisions of `lower_regions`; writing in place is added to a kernel's reason.
     """
     return _Placer(mod, machine, decisions).rewritten()
 
@@ -243,15 +244,15 @@ class _Part:
     Attributes
     ----------
     source : relax.Expr
-        The value that stands there.
+        The value of the part.
     placement : Placement
-        Where.
+        Its place in the joint tensor.
     words : str
-        Where, for `explain`.
+        Its place in words, for `explain`.
     position : int or None
-        Of the call of the kernel that writes it; None if it is copied.
+        Position of the call of the kernel that writes it; None if it is copied.
     kernel : PrimFunc or None
-        That kernel, writing into the joint tensor.
+        The kernel, changed to write into the joint tensor.
     reason : str
         Why it is copied.
     """
@@ -273,9 +274,9 @@ class _Joint:
     graph : DataflowGraph
         The block.
     tensor : Tensor
-        Its shape and type.
+        Shape and type of the tensor.
     passed : set of int
-        Positions of the bindings that nothing needs once its parts are written in place.
+        Positions of the bindings that become unused once the parts are written in place.
     """
 
     graph: DataflowGraph
@@ -316,7 +317,7 @@ class _Placer(KernelPass):
         return spliced(graph, replaced, inside)
 
     def parts(self, joint: _Joint, position: int) -> list[_Part] | None:
-        """What a concatenation consists of; None to leave it."""
+        """The parts of a concatenation; None to leave it."""
         size = joint.tensor.size
         parts = list(self.split(joint, position, Placement.whole(size)))
         written = [part for part in parts if part.position is not None]
@@ -327,7 +328,7 @@ class _Placer(KernelPass):
         return parts if most and complete and once and even else None
 
     def split(self, joint: _Joint, position: int, placement: Placement) -> Iterator[_Part]:
-        """The parts of the concatenation at a position, whose result is placed."""
+        """The parts of the concatenation at a position, with its result at `placement`."""
         graph = joint.graph
         call, result = graph.value(position), region_tensor(graph.bindings[position].var)
         assert result is not None
@@ -355,7 +356,7 @@ class _Placer(KernelPass):
         through: set[int] = set()
         while at is not None:
             if graph.only_user(source) is None:
-                yield _Part(expr, placement, words, reason="it is needed besides")
+                yield _Part(expr, placement, words, reason="it has other readers")
                 return
             value = graph.value(at)
             through.add(at)
@@ -377,16 +378,16 @@ class _Placer(KernelPass):
     def kernel(
         self, call: relax.Expr | None, joint: Tensor, placement: Placement
     ) -> tirx.PrimFunc | str:
-        """The kernel that a call calls, writing into a joint tensor; a str says why not."""
+        """A call's kernel, changed to write into a joint tensor; a str says why it cannot."""
         if not is_call(call, "relax.call_tir"):
-            return "no kernel of a region makes it"
+            return "no region's kernel computes it"
         function = self.mod[call.args[0]]
         if KERNEL not in (function.attrs or {}) or REGION not in function.attrs:
-            return "no kernel of a region makes it"
+            return "no region's kernel computes it"
         key = (call.args[0], joint.shape, placement)
         if key not in self.placed:
             region = region_of(function)
-            if region.op == "elementwise":  # in rows as they lie in the joint tensor
+            if region.op == "elementwise":  # rebuilt for the rows of the joint tensor
                 region = region.replace(attrs={**region.attrs, "row": _run(placement)})
                 config = template_for(region.op).default_config(region, self.machine)
                 function = build_kernel(region, config, self.machine)
@@ -397,7 +398,7 @@ class _Placer(KernelPass):
     def bindings(
         self, graph: DataflowGraph, position: int, parts: list[_Part]
     ) -> Iterator[tuple[int, list[relax.Binding]]]:
-        """The bindings that take the place of those at some positions."""
+        """The new bindings for some positions of the block."""
         result = graph.bindings[position].var
         joint = known_tensor(result)
         last_ones = len(graph.bindings)  # copies come last
@@ -469,12 +470,12 @@ class _Placer(KernelPass):
 
 
 def _run(placement: Placement) -> int:
-    """Elements that lie one behind the other."""
+    """Contiguous elements in a placement."""
     return placement.extents[-1] if placement.strides[-1] == 1 else 1
 
 
 def _rows(placement: Placement) -> int | None:
-    """How many runs there are; None if distances differ, or if each has but one element."""
+    """Number of runs; None if their distances differ, or if a run has only one element."""
     run = _run(placement)
     rows = quotient(placement.size, run)
     if rows is None or run == 1 < placement.size:

@@ -1,4 +1,4 @@
-"""TVM's pipelines for kernels, extended: checks that are skipped or come first, fewer threads."""
+"""TVM's pipelines for kernels, extended: checks skipped or moved first, fewer threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, map_functi
 from tir_schedules.core.emission import ALONE, children, with_children
 from tir_schedules.generic.expressions import const_int
 
-# Skip checks: kernels that see only tensors of the program itself do not check them.
+# Skip checks: kernels that only see tensors of the program itself do not check them.
 #
 # Before
 #
@@ -36,8 +36,8 @@ from tir_schedules.generic.expressions import const_int
 #     def tvm_hybrid_matmul(...):
 #         compute(...)
 #
-# TVM lets every kernel check its arguments whenever it is called. Two fifths of the instructions of
-# a small model are for that. A caller of the program may err, so kernels that read what comes from
+# TVM makes every kernel check its arguments at every call, which takes two fifths of the
+# instructions of a small model. A caller of the program may err, so kernels that read data from
 # outside check it. But tensors that the program allocates, and its constants, are what their
 # kernels were built for.
 
@@ -46,25 +46,25 @@ TRUSTING = "tvm_hybrid.trusting"  # an attribute of kernels that do not check th
 
 
 def trusting(mod: IRModule) -> IRModule:
-    """The module with marks on the kernels whose arguments are all its own.
+    """The module with marks on kernels whose arguments all belong to the module.
 
     Parameters
     ----------
     mod : IRModule
-        Lowered as far as TVM's virtual machine wants. A kernel with assertions of its own is not
+        A module lowered for TVM's virtual machine. A kernel that itself asserts something is not
         marked.
     """
     uses, own = Counter[relax.Expr](), Counter[relax.Expr]()
 
     for caller in filter(is_relax, mod.functions.values()):
-        for expr in nodes_in(caller):  # a name once, its calls one by one
+        for expr in nodes_in(caller):  # counts each use of a name, call by call
             is_call = isinstance(expr, relax.Call)
             inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
             uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
         own.update(_called_with_own(caller))
     updated = copy_module(mod)
     for gvar, function in mod.functions_items():
-        # All that is done with the kernel is to call it so.
+        # Every use of the kernel is a call with the module's own tensors.
         trusts = 0 < uses[gvar] == own[gvar]
         if trusts and is_kernel(function) and not _asserts(function.body):
             updated[gvar] = function.with_attr(TRUSTING, True)
@@ -73,11 +73,11 @@ def trusting(mod: IRModule) -> IRModule:
 
 MakePass = Callable[[], Pass]
 Extend = Callable[[Pass, MakePass], tuple[Pass, MakePass]]
-"""(lowering, what follows on the host) -> the same with further passes."""
+"""(lowering, passes that follow on the host) -> both with further passes."""
 
 
 def extended(name: str, base: str, extend: Extend) -> str:
-    """Registers a pipeline of TVM's for kernels with further passes, under a name; the name."""
+    """Registers a pipeline of TVM for kernels, with further passes; returns its name."""
 
     def pipeline() -> tuple[Pass, MakePass, MakePass]:
         lower, finalize_host, finalize_device = get_tir_pipeline(base)
@@ -89,7 +89,7 @@ def extended(name: str, base: str, extend: Extend) -> str:
 
 
 def pipeline_of_trusting(name: str) -> str:
-    """The name of a pipeline of TVM's that leaves out the checks of marked kernels."""
+    """The name of a pipeline of TVM without the checks of marked kernels."""
     return extended(
         f"{name}_trusting",
         name,
@@ -99,7 +99,7 @@ def pipeline_of_trusting(name: str) -> str:
 
 @named_pass
 def skip_checks(mod: IRModule) -> IRModule:
-    """Takes the assertions out of marked kernels, once TVM has written them."""
+    """Removes the assertions of marked kernels, once TVM has written them."""
     trusted = {g: f for g, f in mod.functions_items() if TRUSTING in (f.attrs or {})}
     if not trusted:
         return mod
@@ -110,7 +110,7 @@ def skip_checks(mod: IRModule) -> IRModule:
 
 
 def _called_with_own(function: relax.Function) -> Iterator[ir.GlobalVar]:
-    """What a function calls with nothing but tensors of its own, call by call."""
+    """The kernels that a function calls with only its own tensors, once per call."""
     known: set[relax.Expr] = set()
 
     def is_own(argument: relax.Expr) -> bool:
@@ -121,7 +121,7 @@ def _called_with_own(function: relax.Function) -> Iterator[ir.GlobalVar]:
         if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
             continue
         is_view = packed_name(value) in tvm_compat.OWN_VIEWS and is_own(value.args[0])
-        # What makes a tensor or a number of which the program knows all.
+        # The calls that make a tensor or number fully known to the program.
         maker = op_name(value) or packed_name(value)
         if maker == "relax.call_builtin_with_ctx":
             maker = str(getattr(value.args[0], "global_symbol", ""))
@@ -132,7 +132,7 @@ def _called_with_own(function: relax.Function) -> Iterator[ir.GlobalVar]:
 
 
 def _asserts(statement: tirx.Stmt) -> bool:
-    """Whether a statement is or has an assertion."""
+    """Whether a statement is or contains an assertion."""
     return isinstance(statement, tirx.AssertStmt) or any(map(_asserts, children(statement)))
 
 
@@ -147,7 +147,7 @@ def checking_pipeline() -> str:
 
 @named_pass
 def check_first(mod: IRModule) -> IRModule:
-    """Check first: a kernel that needs AMX tiles asks for them before it allocates memory.
+    """Check first: a kernel with AMX tiles asks for permission before it allocates memory.
 
     Before
 
@@ -161,25 +161,25 @@ def check_first(mod: IRModule) -> IRModule:
         scratch = alloc_buffer(...)
         compute(..., scratch)
 
-    TVM moves what a kernel of one thread allocates to its beginning. A call that is refused behind
-    it would never free it.
+    TVM moves allocations of a single-threaded kernel to its beginning. If the permission were
+    refused after them, the memory would never be freed.
 
-    Moves checks of permission in front of the allocations beside them.
+    The pass moves checks of permission before the allocations next to them.
     """
 
     return map_functions(mod, is_kernel, lambda kernel: kernel.with_body(_ordered(kernel.body)))
 
 
 def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
-    """A statement whose first check, if it has one, comes before what is allocated beside it.
+    """A statement whose first check, if it has one, comes before the allocations next to it.
 
-    No check lies in a loop.
+    Checks are never in loops.
     """
     if isinstance(statement, tirx.For):
         return statement
     inside = children(statement)
     for place, each in enumerate(inside):
-        # What `emit_permission_check` emits.
+        # The form that `emit_permission_check` emits.
         is_import = isinstance(each, tirx.AttrStmt) and each.attr_key == IMPORT_LLVM
         text = getattr(each, "value", None) if is_import else None
         if str(getattr(text, "value", "")) == PERMISSION_LLVM_IR:
@@ -193,7 +193,7 @@ def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
     return statement
 
 
-# Accept bits: a model's only kernel takes tensors of bfloat16 as their bits, too.
+# Accept bits: the only kernel of a model also takes bfloat16 tensors as their bits.
 #
 # Before
 #
@@ -203,16 +203,16 @@ def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
 #
 #     assert A.dtype == "bfloat16" or A.dtype == "uint16"
 #
-# NumPy passes no bfloat16, but its bits. Where a model is one kernel, a caller that may hand it the
-# bits needs neither the virtual machine nor views: a call takes half the time. `main` itself keeps
-# its checks of types.
+# NumPy cannot pass bfloat16, but it can pass the bits. If a model is one kernel, a caller that may
+# pass the bits needs neither the virtual machine nor views: a call takes half the time. `main`
+# itself keeps its checks of types.
 
 
 @named_pass
 def mark_takers_of_bits(mod: IRModule) -> IRModule:
-    """Marks the kernel of a model that is no more; it comes when kernels are called by `call_tir`.
+    """Marks the kernel of a model that is one kernel; needs kernels called by `call_tir`.
 
-    Such a model has an entry for bits (`uint16_entry`).
+    Such a model has an entry for bits (`bits_entry`).
     """
     if MAIN not in mod or BITS_ENTRY not in mod:
         return mod
@@ -238,7 +238,7 @@ def accept_bits(mod: IRModule) -> IRModule:
 
 
 def _accepting(statement: tirx.Stmt) -> tirx.Stmt:
-    """A statement with the checks in it changed; there are none in loops."""
+    """A statement with the checks in it changed; loops contain none."""
     if isinstance(statement, tirx.AssertStmt):
         return tvm_compat.with_condition(statement, _or_bits(statement.condition))
     if isinstance(statement, tirx.For):
@@ -257,7 +257,7 @@ def _or_bits(condition: ir.Expr) -> ir.Expr:
     return tirx.Or(condition, tirx.EQ(code, tirx.const(tvm_compat.UINT_CODE, "uint8")))
 
 
-# Launch few: a parallel loop that keeps few threads busy wakes only these.
+# Launch few: a parallel loop that keeps few threads busy wakes only these threads.
 #
 # Before
 #
@@ -273,25 +273,25 @@ def _or_bits(condition: ir.Expr) -> ir.Expr:
 #     pool = runtime.NumThreads()
 #     kernel_few0(14 if pool > 14 else 0, A, B)      # TVMBackendParallelLaunch(..., 14)
 #
-# TVM's code generator asks its pool for all threads, whatever a loop's extent: each is woken and
-# waited for, though most find nothing to do. The pool itself can launch fewer. So the loop becomes
-# a function of its own, and a few lines of LLVM IR launch that. A pool of no more threads than the
-# loop keeps busy is asked for all, as ever; it cuts the loop by their number.
+# TVM's code generator asks its pool for all threads, whatever a loop's extent: each thread is woken
+# and waited for, though most find nothing to do. The pool itself can launch fewer. So the loop
+# becomes a separate function, and a few lines of LLVM IR launch it. A pool that has no more threads
+# than the loop keeps busy is asked for all threads, as usual; it divides the loop by their number.
 #
-# A loop over open sizes may say when it is too small to share (`task_loop`). It is launched as one
-# task then, which the calling thread runs.
+# A loop over dynamic sizes may declare when it is too small to share (`task_loop`). It is then
+# launched as one task, which the calling thread runs.
 
 
-THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
+THREADS = "tvm_hybrid_threads"  # an attribute of kernels: the number of threads they are made for
 _MARK = "tvm_hybrid_launch_few"
-FEWEST = 2  # threads of a pool in which some can be left alone
-# How LLVM writes the types of what a loop may use.
+FEWEST = 2  # threads of a pool that is large enough to launch fewer
+# LLVM's names for the types of values that a loop may use.
 _LLVM_TYPES = {"int32": "i32", "int64": "i64"}
-_KEPT = ("target", "tirx.noalias")  # attributes of a kernel that its loops' functions have too
+_KEPT = ("target", "tirx.noalias")  # attributes of a kernel that its loops' functions keep
 
 
 def busy_threads(extent: int, threads: int) -> int:
-    """Threads that have something to do in a parallel loop, as TVM cuts it.
+    """Threads that have work in a parallel loop, as TVM divides it.
 
     >>> busy_threads(14, 56), busy_threads(64, 48), busy_threads(100, 8)
     (14, 32, 8)
@@ -300,19 +300,19 @@ def busy_threads(extent: int, threads: int) -> int:
 
 
 def for_threads(mod: IRModule, threads: int) -> IRModule:
-    """The module with kernels that say for how many threads they are made."""
+    """The module with kernels that declare the number of threads they are made for."""
     return map_functions(mod, is_kernel, lambda kernel: made_for(kernel, threads))
 
 
 def made_for(kernel: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
-    """A kernel that says for how many threads it is made."""
+    """A kernel that declares the number of threads it is made for."""
     return kernel if threads < FEWEST else kernel.with_attr(THREADS, threads)
 
 
 def pipeline_for(threads: int) -> str:
-    """The name of the pipeline for kernels of so many threads.
+    """The name of the pipeline for kernels made for a number of threads.
 
-    TVM's, with `check_first` and both halves of `launch_few` among the last passes.
+    It is TVM's pipeline with `check_first` and both halves of `launch_few` among the last passes.
     """
     if threads < FEWEST:
         return checking_pipeline()
@@ -325,7 +325,7 @@ def pipeline_for(threads: int) -> str:
 
 @named_pass
 def ask_pool(mod: IRModule) -> IRModule:
-    """Marks the loops, and asks in front of each how many threads the pool has."""
+    """Marks the loops, and asks before each how many threads the pool has."""
 
     def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
         threads = int(function.attrs.get(THREADS, 1))
@@ -364,7 +364,7 @@ def ask_pool(mod: IRModule) -> IRModule:
 
 @named_pass
 def launch_few(mod: IRModule) -> IRModule:
-    """Makes functions of the marked loops, and launches those."""
+    """Makes functions of the marked loops, and launches these functions."""
     made: dict[ir.GlobalVar, tirx.PrimFunc] = {}
     for gvar, function in mod.functions_items():
         assert is_kernel(function)
@@ -382,13 +382,13 @@ class _Captured:
     Attributes
     ----------
     argument : Expr
-        What is passed for it.
+        The argument that is passed for it.
     parameter : Var
-        What takes it in the loop's function.
+        The parameter that takes it in the loop's function.
     buffer : Var or None
-        What is declared there in the memory that the parameter points to.
+        The buffer that is declared in the memory at the parameter; None if it is no buffer.
     llvm_type : str
-        The parameter's type.
+        LLVM type of the parameter.
     """
 
     argument: tirx.Expr
@@ -397,7 +397,7 @@ class _Captured:
     llvm_type: str
 
     def taken_from(self, data: tirx.Var, place: int) -> tirx.Stmt:
-        """What gives the loop's function this variable, out of its arguments."""
+        """The statement that defines the variable in the loop's function, from its arguments."""
         number = _number_at(data, place)
         if self.llvm_type != "ptr":
             return tirx.Bind(self.parameter, tirx.Cast(str(self.parameter.ty.dtype), number))
@@ -408,7 +408,7 @@ class _Captured:
 
 
 def _captured(loop: tirx.For) -> list[_Captured] | None:
-    """All that a loop uses from outside; None if some of it cannot be passed."""
+    """All variables that a loop uses from outside; None if one cannot be passed."""
     found = []
     for var in tirx.analysis.undefined_vars(loop, []):
         if isinstance(var.ty, tirx.BufferType):
@@ -424,7 +424,7 @@ def _captured(loop: tirx.For) -> list[_Captured] | None:
 
 
 class _Outliner:
-    """Takes the marked loops out of one kernel; `parts` are their functions."""
+    """Moves the marked loops of one kernel into functions; `parts` holds these."""
 
     def __init__(self, function: tirx.PrimFunc) -> None:
         self.function = function
@@ -440,7 +440,7 @@ class _Outliner:
         loop = statement.body
         assert isinstance(loop, tirx.For)
         captured = _captured(loop)
-        assert captured is not None  # or it is not marked
+        assert captured is not None  # else it would not be marked
         symbol = str(self.function.attrs["global_symbol"]).removeprefix(tvm_compat.SYMBOL_PREFIX)
         name = f"{symbol}_few{len(self.parts)}"
         self.parts.append(self._task(name, loop, captured))
@@ -451,7 +451,7 @@ class _Outliner:
         return tirx.AttrStmt(tirx.const(0, "int32"), IMPORT_LLVM, text, stop)
 
     def _task(self, name: str, loop: tirx.For, captured: list[_Captured]) -> tirx.PrimFunc:
-        """The function of a task's part of a loop, cut as TVM's code generator cuts one."""
+        """The function of a task's chunk of a loop, divided as TVM's code generator does."""
         task, tasks, number = (tirx.Var(each, "int32") for each in ("task", "tasks", "number"))
         group, data = tirx.Var("group", "handle"), tirx.Var("data", "handle")
         extent = loop.extent.astype("int32")
@@ -461,7 +461,7 @@ class _Outliner:
         here = tirx.Bind(loop.loop_var, own + loop.min)
         zero = tirx.const(0, "int32")
         rounds = tirx.For(number, zero, count, ForKind.SERIAL, tirx.SeqStmt([here, loop.body]))
-        # Its arguments do not overlap, which LLVM knows of a scope of its own.
+        # LLVM learns from a separate scope that its arguments do not overlap.
         scope = tirx.AttrStmt(zero, "compute_scope", StringImm(f"{name}_compute"), rounds)
         body: list[tirx.Stmt] = [tirx.Bind(tasks, tirx.Cast("int32", _number_at(group, 1)))]
         body += (each.taken_from(data, place) for place, each in enumerate(captured))

@@ -1,4 +1,4 @@
-"""Kernels that differ in numbers only are one kernel; names that two programs can share."""
+"""Shares kernels that differ only in numbers; renames kernels to fit two programs in a library."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.kernel_numbers import numbers_of
 from tir_schedules.core.region import Region, region_form, region_numbers, traced
 
-# Kernel families: regions that differ in numbers only get one kernel, which is built once.
+# Kernel families: regions that differ only in numbers get one kernel, which is built once.
 #
-# A static quantised network of 64 layers has 450 regions, but ten kernels that differ in more than
-# scales and zero points. To build each, only to find out that, takes seconds. So one of the regions
-# is built twice: as it is, and with placeholders for the numbers that differ. The second kernel
-# tells what numbers the kernels of the others would have, and under which conditions they are the
-# same otherwise. Where a condition fails, a region's own kernel is built.
+# A static quantised network of 64 layers has 450 regions, but only ten kernels that differ in more
+# than scales and zero points. Building each kernel, only to find that out, takes seconds. So one of
+# the regions is built twice: as it is, and with placeholders for the numbers that differ. The
+# second kernel determines the numbers in the kernels of the other regions, and the conditions under
+# which these kernels are otherwise equal. If a condition fails, a region's own kernel is built.
 
 
 Build = Callable[[Region, Config], tirx.PrimFunc]
 Numbers = tuple[np.uint32, ...]
 MOST_VAIN = 3
-"""Kernels with placeholders that fit no other region, before all others are built as they are."""
+"""Kernels with placeholders that may fit no other region, before the others are built singly."""
 
 
 @dataclass
 class Family:
-    """Regions with one kernel.
+    """Regions that share one kernel.
 
     Attributes
     ----------
     op : str
-        Of the regions.
+        Operator of the regions.
     arguments : int
-        What the kernel reads, before its result.
+        Number of arguments that the kernel reads, before its result.
     kernel : PrimFunc
-        That of the first.
+        The first region's kernel.
     members : dict
-        The key and the configuration of each region: `numbers_of` its kernel; empty for one alone.
+        Key and configuration of each region -> `numbers_of` its kernel; empty for a single region.
     """
 
     op: str
@@ -69,14 +69,14 @@ class Families:
     Parameters
     ----------
     machine : Machine
-        Whom they are built for.
+        The machine that kernels are built for.
     build : callable
         (region, configuration) -> its finished kernel.
     emit : callable
-        (region, configuration) -> the kernel as the template makes it; the region may have
+        (region, configuration) -> the kernel as the template builds it; the region may have
         placeholders.
     alone : collection of str
-        Keys of regions whose kernels are changed later, each by itself.
+        Keys of regions whose kernels are changed later, each separately.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Families:
         self.machine, self.build, self.emit, self.alone = machine, build, emit, alone
 
     def __call__(self, regions: Sequence[tuple[Region, Config]]) -> list[Family]:
-        """One family for each kernel, in order of their first regions."""
+        """One family for each kernel, in order of the families' first regions."""
         groups: dict[tuple[str, Config], dict[str, Region]] = {}
         for region, config in regions:
             form = region.key if region.key in self.alone else region_form(region)
@@ -102,9 +102,9 @@ class Families:
     def _family(
         self, regions: list[Region], config: Config, share: bool
     ) -> tuple[Family, list[Region]]:
-        """The family of the first of some regions of one form, and the regions that are not in it.
+        """The family of the first of some regions of one form, and the regions outside the family.
 
-        If not to `share`, it has no other region.
+        If not `share`, the family has only the first region.
         """
         first, *others = regions
         kernel, threads = self.build(first, config), self.machine.threads
@@ -128,12 +128,12 @@ class Families:
     def _numbers(
         self, region: Region, others: list[Region], kernel: tirx.PrimFunc, config: Config
     ) -> Callable[[Values], Numbers | None] | None:
-        """Numbers of a region -> those of its kernel; None if that is another one. None for all, if
-        the template cannot tell."""
+        """A function from a region's numbers to its kernel's numbers, or to None if that kernel
+        differs; None if the template cannot tell."""
         with_placeholders, trace = traced(region, others)
         try:
             emitted, numbers = kernel_numbers.filled(self.emit(with_placeholders, config), trace)
-        except (TvmHybridError, TypeError):  # code that takes nothing but a number
+        except (TvmHybridError, TypeError):  # template code that only accepts numbers
             return None
 
         def if_it_holds(values: Values) -> Numbers | None:
@@ -152,7 +152,7 @@ def _bare(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _united(families: list[Family], alone: Collection[str]) -> list[Family]:
-    """Families whose kernels differ in numbers only as one; others stay for `share_kernels`."""
+    """Joins families whose kernels differ only in numbers; others are left to `share_kernels`."""
     several = {family.op for family in families if len(family.members) > 1}
     found: list[Family] = []
     forms: dict[Hashable, Family] = {}
@@ -171,31 +171,31 @@ def _united(families: list[Family], alone: Collection[str]) -> list[Family]:
 
 
 def _form(kernel: tirx.PrimFunc) -> Hashable:
-    """What kernels have in common that differ in numbers only."""
+    """A key that is equal for kernels that differ only in numbers."""
     return structural_key(kernel_numbers.without_numbers(plain(kernel)))
 
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
-UNSHARED_ATTRS = (REGION, "global_symbol")  # they differ, and say nothing about the code
+UNSHARED_ATTRS = (REGION, "global_symbol")  # these differ although the code is equal
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What takes a kernel's place.
+    """The shared kernel that replaces a kernel.
 
     Attributes
     ----------
     gvar : GlobalVar
-        The kernel that several share.
+        The shared kernel.
     numbers : ir.GenericConst or None
-        What it reads in this one's place; None if they all have the same.
+        The numbers of the replaced kernel; None if all kernels have equal numbers.
     """
 
     gvar: ir.GlobalVar
     numbers: ir.GenericConst | None = None
 
     def arguments(self, own: Iterable[relax.Expr]) -> list[relax.Expr]:
-        """What it is called with, where the other kernel is called with these."""
+        """The arguments of the shared kernel, for the arguments of the replaced one."""
         return [*own, *([] if self.numbers is None else [self.numbers])]
 
 
@@ -206,9 +206,9 @@ def shared(
     rows: list[Numbers],
     place: int,
 ) -> list[Shared] | None:
-    """Adds a kernel that reads its numbers as an argument at a place; one for each row of them.
+    """Adds a kernel that reads its numbers from argument `place`; returns a Shared per row.
 
-    None if all rows are the same.
+    None if all rows are equal.
     """
     moved, values = kernel_numbers.different_columns(rows)
     if not moved:
@@ -234,13 +234,13 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
 
     Layers of a quantised network often differ only in scales and zero points: ResNet-50 has 34
     kernels instead of 58. Constants that all merged kernels have in common stay in the code.
-    Results stay the same, bit for bit.
+    Results stay equal, bit for bit.
 
-    It comes when there are no more kernels to make. Decisions follow.
+    It must run when all kernels are built. Decisions are updated.
     """
     arguments = _arguments(mod)
     groups: dict[Hashable, list[ir.GlobalVar]] = {}
-    # Kernels of one form have parameters of the same types.
+    # Kernels of one form have parameters of equal types.
     types = {gvar: tvm_ffi.structural_hash(mod[gvar].ty, True) for gvar in arguments}
     alike = Counter(types.values())
     for gvar in sorted(arguments, key=lambda gvar: str(gvar.name_hint)):
@@ -256,7 +256,7 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
             group, name = [first, *others], str(first.name_hint)
             numbers = [numbers_of(mod[gvar]) for gvar in group]
             found = shared(builder.add_func, mod[first], name, numbers, arguments[first])
-            if found is None:  # the others are the first one
+            if found is None:  # all kernels are equal
                 group, found = others, [Shared(first)] * len(others)
             taken |= zip(group, found, strict=True)
     if not taken:
@@ -277,7 +277,7 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
 
 
 def _rename(decisions: DecisionLog, names: Mapping[str, str]) -> None:
-    """Puts other names of kernels into decisions."""
+    """Changes the names of kernels in decisions."""
     for index, decision in enumerate(decisions):
         if decision.function in names:
             name = names[decision.function]
@@ -285,7 +285,7 @@ def _rename(decisions: DecisionLog, names: Mapping[str, str]) -> None:
 
 
 def _arguments(mod: IRModule) -> dict[ir.GlobalVar, int]:
-    """How many arguments every kernel has that nothing but calls to TIR uses."""
+    """The number of arguments of every kernel that is used only in calls of `CALLS`."""
     found: dict[ir.GlobalVar, int] = {}
     uses, calls = Counter[ir.GlobalVar](), Counter[ir.GlobalVar]()
 
@@ -299,7 +299,7 @@ def _arguments(mod: IRModule) -> dict[ir.GlobalVar, int]:
 
 
 def plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A kernel without what tells it from others that do the same."""
+    """A kernel without attributes that distinguish it from kernels with equal code."""
     for name in UNSHARED_ATTRS:
         function = function.without_attr(name)
     return function
@@ -310,7 +310,7 @@ GLOBAL_SYMBOL = "global_symbol"
 
 @named_pass
 def rename_kernels(mod: IRModule, suffix: str, decisions: DecisionLog) -> IRModule:
-    """Rename kernels, so that two programs that were compiled from one model fit in one library.
+    """Rename kernels, so that two programs compiled from one model fit in one library.
 
     Before
 
@@ -324,10 +324,10 @@ def rename_kernels(mod: IRModule, suffix: str, decisions: DecisionLog) -> IRModu
         def tvm_hybrid_matmul_avx512_vnni(...): ...
         gv = R.call_tir(cls.tvm_hybrid_matmul_avx512_vnni, (x, const_packed), ...)
 
-    It renames kernels in decisions too.
+    Kernels in decisions are renamed, too.
 
-    It comes when there are no more kernels to make, and again when TVM has written functions that
-    compute sizes. What has the suffix keeps its name.
+    It must run when all kernels are built, and again after TVM has written functions that compute
+    sizes. Kernels that already have the suffix keep their names.
     """
     renamed: dict[relax.Expr, relax.Expr] = {}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}

@@ -8,8 +8,8 @@ After
 
     gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, b), out_ty=R.Tensor(...))
 
-Equal regions with equal configurations share one kernel. So do regions that differ in numbers only
-(kernel_sharing.py): the numbers are a further argument, as `share_kernels` makes it.
+Equal regions with equal configurations share one kernel. Regions that differ only in numbers share
+a kernel, too (kernel_sharing.py): the numbers become a further argument, as in `share_kernels`.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from .kernel_sharing import Families, Shared, shared
 
 @named_pass
 def lower_regions(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
-    """The pass; notes which kernel and configuration every region got."""
+    """The pass; notes the kernel and configuration of every region."""
     others = {g: f for g, f in mod.functions_items() if not is_region_function(f)}
     builder = relax.BlockBuilder(IRModule(others, mod.attrs, mod.global_infos))
     lowerer = _Lowerer(mod, builder, machine, decisions)
     lowered = rewrite.rewrite_region_calls(mod, builder, lowerer.call)
-    # Nothing calls the plain functions of recurrent layers that are regions now.
+    # Drops the functions of recurrent layers that became regions: nothing calls them any more.
     marked = (RECURRENT_ATTRS in (f.attrs or {}) for f in mod.functions.values())
     return relax.transform.DeadCodeElimination()(lowered) if any(marked) else lowered
 
 
 def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
-    """A region's kernel, with the attributes that later passes look for.
+    """A region's kernel, with the attributes that later passes read.
 
     Raises
     ------
@@ -65,14 +65,14 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
     private = function.without_attr("global_symbol")  # the module names it
     marked = private.with_attr(functions.KERNEL, name)
     products = template.products(region, config, machine)
-    # Rows of tiles that cross cache lines take half as long again: copying them costs less.
+    # Rows of tiles that cross cache lines take 1.5 times as long: copying them costs less.
     if not any(product.plan.kernel.by_tiles for product in products):
         marked = marked.with_attr(functions.UNALIGNED, True)
     return marked.with_attr(OP_PATTERN, OPAQUE).with_attr(functions.REGION, region.to_json())
 
 
 def emit_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
-    """A region's kernel as its template makes it; errors are those of `build_kernel`."""
+    """A region's kernel as the template builds it; errors as in `build_kernel`."""
     try:
         return template_for(region.op).build(region, config, machine.isa)
     except TvmHybridError:
@@ -82,7 +82,7 @@ def emit_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFu
 
 
 def operators_of(region: Region) -> str:
-    """What a region computes, for `explain`: "matmul + add + relu"; a merged one also its parts."""
+    """A region's operators for `explain`: "matmul + add + relu"; if merged also the parts."""
     if region.parts:
         return f"{region.op} ({', '.join(map(operators_of, region.parts))})"
     steps = [step.op for step in region.epilogue if step.op != "constant"]
@@ -92,7 +92,7 @@ def operators_of(region: Region) -> str:
 def decision_of(
     binding: relax.Binding, callee: relax.Function, kernel: relax.GlobalVar, machine: Machine
 ) -> Decision:
-    """What was decided for a region, for `explain`."""
+    """The decision for a region, for `explain`."""
     region, config = region_of(callee), config_of(callee)
     template = template_for(region.op)
     reason = str(callee.attrs.get(functions.REASON, f"template {region.op}"))
@@ -114,16 +114,16 @@ def decision_of(
 
 
 class KernelPass(ABC):
-    """What a pass has that puts other kernels into a module that has kernels or regions.
+    """Base of passes that add kernels to a module with kernels or regions.
 
     Parameters
     ----------
     mod : IRModule
-        It stays as it is.
+        The module; it is not changed.
     machine : Machine
-        What kernels are built for.
+        The machine that kernels are built for.
     decisions : list of Decision
-        Those about the module's kernels.
+        The decisions about the module's kernels.
     """
 
     def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
@@ -133,16 +133,16 @@ class KernelPass(ABC):
         self.kernels: dict[object, relax.GlobalVar] = {}
 
     def rewritten(self) -> IRModule:
-        """The module with its blocks as `block` writes them."""
+        """The module with its blocks rewritten by `block`."""
         return rewrite.rewrite_blocks(self.builder, self.block)
 
     @abstractmethod
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
-        """The bindings of a block with other kernels; None if all stay."""
+        """The bindings of a block with other kernels; None if nothing changes."""
 
     @staticmethod
     def results(call: relax.Expr, name: str, variables: Sequence[relax.Var]) -> list[relax.Binding]:
-        """Binds the results of a call, one by one, to the variables that they had."""
+        """Binds the results of a call, one by one, to their old variables."""
         block = rewrite.Bindings()
         results = block.emit(call, name)
         for number, variable in enumerate(variables):
@@ -150,13 +150,13 @@ class KernelPass(ABC):
         return block.bindings
 
     def decided(self, var: relax.Var, kernel: relax.GlobalVar) -> int | None:
-        """Where in the log the decision is about a value that a kernel computes."""
+        """Index of the decision about a value that a kernel computes; None if there is none."""
         names = str(var.name), str(kernel.name_hint)
         found = (n for n, each in enumerate(self.decisions) if (each.node, each.function) == names)
         return next(found, None)
 
     def note(self, var: relax.Var, kernel: relax.GlobalVar, more: str, **changed: str) -> None:
-        """Adds to the reason of a decision, and changes it."""
+        """Adds to the reason of a decision, and changes other fields."""
         index = self.decided(var, kernel)
         if index is not None:
             before = self.decisions[index]
@@ -165,13 +165,13 @@ class KernelPass(ABC):
 
 
 class _Lowerer:
-    """Builds the kernels of a module's regions, each once."""
+    """Builds the kernels of a module's regions, each of them once."""
 
     def __init__(
         self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
     ) -> None:
         self.builder, self.machine, self.decisions = builder, machine, decisions
-        # Every region that is called, in order of the first calls.
+        # Every called region, in order of the first calls.
         self.regions: dict[relax.GlobalVar, tuple[Region, Config]] = {}
         for function in filter(rewrite.is_ordinary, mod.functions.values()):
             for binding in bindings_of(function):
@@ -223,9 +223,9 @@ def select_configs(mod: IRModule, machine: Machine, lookup: Lookup | None) -> IR
         R.func_attr({"tvm_hybrid.region": "{...}", "tvm_hybrid.config": "{...}",
                      "tvm_hybrid.source": "default"})
 
-    The source is "default", or what the lookup says: "record r.jsonl:7", "borrowed from ...".
+    The source is "default", or what the lookup returns: "record r.jsonl:7", "borrowed from ...".
 
-    The pass: `lookup` first, the template's default where it knows nothing or nothing legal.
+    `lookup` is asked first; if it has no configuration or an illegal one, the default is used.
     """
     # A model has many equal layers.
     default = FormMemo(lambda region: template_for(region.op).default_config(region, machine))
@@ -245,7 +245,7 @@ def choose(
 ) -> tuple[Config, str]:
     """A region's configuration and where it comes from.
 
-    Where no record fits, `default` says it; without that, the template.
+    If no record fits, `default` gives it; without `default`, the template does.
     """
     template = template_for(region.op)
     found = lookup(region, machine) if lookup else None
@@ -267,14 +267,14 @@ def config_of(function: relax.Function) -> Config:
 
 
 def joined_regions(mod: IRModule) -> set[relax.GlobalVar]:
-    """Finds the regions whose results are joined: `concat_in_place` changes their kernels one by
-    one.
+    """Finds regions whose results are concatenated: `concat_in_place` changes their kernels
+    separately.
 
     lv = fused_conv2d(x, w)
     lv1 = R.reshape(lv, (64, 56, 56))
     lv2 = R.concat((lv1, y))             # fused_conv2d is such a region
 
-    The functions that concatenations read, directly or through reshapes.
+    The functions whose results a concatenation reads, directly or through reshapes.
     """
     found: set[relax.GlobalVar] = set()
     for function in filter(rewrite.is_ordinary, mod.functions.values()):

@@ -1,4 +1,4 @@
-"""Side by side: independent kernels that each leave threads idle run in one parallel region.
+"""Side by side: independent kernels that leave threads idle run in one parallel region.
 
 Before
 
@@ -12,11 +12,11 @@ After
     lv = both[0]
     lv1 = both[1]
 
-Candidates are kernels at the same depth, the number of kernels on the longest path to them: none of
-these can depend on another. A kernel that keeps all threads busy is not merged. For the others an
-estimate decides (tir_schedules/assembled/side_by_side.py), and `explain` shows it. The pass works
-on finished kernels, so that every part has its own configuration and tuning record. Constants are
-packed by then: where a part would read them in another order, the kernels stay apart.
+Candidates are kernels at equal depth, which is the number of kernels on the longest path to a
+kernel: no two of them depend on each other. A kernel that keeps all threads busy is not merged. For
+the others an estimate decides (tir_schedules/assembled/side_by_side.py), and `explain` shows it.
+The pass works on finished kernels, so every part has its own configuration and tuning record.
+Constants are packed by then: kernels are not merged if a part would read them in another order.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ NAME = "side_by_side"
 
 @named_pass
 def merge_side_by_side(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
-    """The pass; it comes after `lower_regions`, and does nothing for a single thread.
+    """The pass; it must run after `lower_regions`, and does nothing for a single thread.
 
     Parameters
     ----------
     machine : Machine
-        Whose threads are to be kept busy.
+        The machine whose threads are to be kept busy.
     decisions : list of Decision
-        Those of `lower_regions`; of kernels that are merged one is left.
+        The decisions of `lower_regions`; merged kernels share one decision.
     """
     return _Merger(mod, machine, decisions).rewritten() if machine.threads > 1 else mod
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A kernel's call that leaves threads idle."""
+    """A call of a kernel that leaves threads idle."""
 
     position: int
     function: relax.GlobalVar
@@ -78,7 +78,7 @@ class _Merger(KernelPass):
 
     def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
         super().__init__(mod, machine, decisions)
-        # As constants are packed for them; decisions are changed on the way.
+        # The configurations that constants are packed for; decisions change during the pass.
         self.configs = {each.function: each.config for each in decisions if each.taken}
         self.described = functools.cache(self.describe)
 
@@ -110,7 +110,7 @@ class _Merger(KernelPass):
         return [each for unit in order for each in merged.get(unit, [graph.bindings[unit]])]
 
     def estimated_again(self, group: Sequence[_Candidate], found: Estimate) -> Estimate:
-        """By the kernels that are made for the shares."""
+        """Estimates a group again, with kernels built for their shares of the threads."""
         alone, parts = [], []
         for number, candidate in enumerate(group):
             region, threads = candidate.region, threads_for(found.shares, number)
@@ -124,7 +124,7 @@ class _Merger(KernelPass):
         return side_by_side.with_times(found, alone, parts)
 
     def levels(self, graph: DataflowGraph) -> list[list[_Candidate]]:
-        """Candidates by depth, two or more at each, in order of their positions."""
+        """Candidates by depth, two or more at each depth, in order of their positions."""
         depth: dict[relax.Var, int] = {}
         found: dict[int, list[_Candidate]] = {}
         for position, binding in enumerate(graph.bindings):
@@ -143,7 +143,7 @@ class _Merger(KernelPass):
         ]
 
     def candidate(self, graph: DataflowGraph, position: int) -> _Candidate | None:
-        """The call at a position, if it is one of a kernel of ours that leaves threads idle."""
+        """The candidate at a position; None if it leaves no thread idle or is not our kernel."""
         gvar = graph.value(position).args[0]
         described = self.described(gvar)
         if described is None or static_tensor(graph.bindings[position].var) is None:
@@ -151,12 +151,12 @@ class _Merger(KernelPass):
         return _Candidate(position, gvar, *described)
 
     def describe(self, gvar: relax.GlobalVar) -> tuple[Region, Piece] | None:
-        """A kernel's region and what it leaves idle; None if it is not ours or leaves nothing."""
+        """A kernel's region and piece; None if it is not ours or leaves no thread idle."""
         function = self.mod[gvar]
         if not isinstance(function, tirx.PrimFunc) or REGION not in (function.attrs or {}):
             return None
         region = region_of(function)
-        if region.is_open:  # how many tasks there are is known at run time only
+        if region.is_open:  # the number of tasks is known only at run time
             return None
         tasks, threads = side_by_side.tasks_of(function), self.machine.threads
         if tasks >= threads:
@@ -167,13 +167,13 @@ class _Merger(KernelPass):
         return region, side_by_side.piece_of(region, tasks, self.machine, most)
 
     def built(self, candidate: _Candidate, threads: int) -> tuple[tirx.PrimFunc, Config | None]:
-        """A candidate's kernel for some threads, and its configuration if that is another one."""
+        """A candidate's kernel for some threads, and its configuration if that changes."""
         if candidate.piece.tasks == threads == 1:
             return self.mod[candidate.function], None
         return self.for_threads(candidate.region, threads)
 
     def reads(self, candidate: _Candidate, config: Config | None) -> bool:
-        """Whether a configuration packs constants as the one does that they are packed for."""
+        """Whether a configuration packs constants in the way in which they are packed."""
         region = candidate.region
         template = template_for(region.op)
         if config is None or template.packing is None:
@@ -195,9 +195,9 @@ class _Merger(KernelPass):
         return True
 
     def for_threads(self, region: Region, threads: int) -> tuple[tirx.PrimFunc, Config]:
-        """A region's kernel for threads that are there whether it takes them or not.
+        """A region's kernel for threads that are available anyway, so that they cost nothing.
 
-        For one, if it cannot be a part of another kernel for several.
+        If the kernel cannot be a part of another one on several threads, it is built for one.
         """
         machine = replace(self.machine, threads=threads)
         if threads > 1:
@@ -213,7 +213,7 @@ class _Merger(KernelPass):
     ) -> list[relax.Binding]:
         """The bindings that replace a group: one call, and its results one by one.
 
-        One decision takes the place of those of the group.
+        One decision replaces the decisions of the group.
         """
         kernels = [self.built(each, threads_for(how.shares, i)) for i, each in enumerate(group)]
         functions, configs = zip(*kernels, strict=True)
@@ -263,21 +263,21 @@ class _Merger(KernelPass):
         return self.results(call, NAME, results)
 
     def note_apart(self, graph: DataflowGraph, group: Sequence[_Candidate], how: str) -> None:
-        """Adds to the reasons of a group why it runs one after the other."""
+        """Adds to the reasons of a group why its kernels run one after the other."""
         why = f"not side by side with {len(group) - 1} more: {how}"
         for candidate in group:
             self.note(graph.bindings[candidate.position].var, candidate.function, why)
 
 
 def _ordered(graph: DataflowGraph, units: Sequence[int]) -> list[int]:
-    """Units in an order in which every value is there before it is used, changed little.
+    """Units reordered, with few changes, so that every value is defined before it is used.
 
     Parameters
     ----------
     graph : DataflowGraph
         The block.
     units : sequence of int
-        For every binding the unit that it belongs to: the position of the unit's first binding.
+        For every binding its unit, named by the position of the unit's first binding.
     """
     sorter = graphlib.TopologicalSorter[int]()
     for position, unit in enumerate(units):

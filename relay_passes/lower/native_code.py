@@ -10,16 +10,17 @@ After
       imports: LLVM module of kernel_a ... kernel_d, LLVM module of kernel_e ... kernel_h, ...
 
 TVM compiles the kernels of a module one after the other. But they are independent, and TVM and LLVM
-release Python's lock. So as many threads as the process may use CPUs compile groups of kernels. The
-groups depend only on the model, so that any number of CPUs makes the same library.
+release Python's lock. So threads compile groups of kernels, one thread for each CPU that the
+process may use. The groups depend only on the model, so that any number of CPUs makes the same
+library.
 
-With a store of kernels (`codegen`), code that it has is not compiled again.
+With a store of kernels (`codegen`), stored code is not compiled again.
 
-TVM hashes all constants of an executable, for each function that has them. So large ones stay
-outside of it (`weights`) until it is to run in this process: `with_weights`.
+TVM hashes all constants of an executable for each function that uses them. So large constants stay
+outside the executable (`weights`) until it is to run in this process: `with_weights`.
 
-`with_native_code` does the same for a module that TVM compiles: its kernels become modules of
-machine code, which TVM's executable imports. TVM's passes never see our unrolled loops then.
+`with_native_code` prepares a module that TVM compiles: its kernels become modules of machine code,
+which TVM's executable imports. TVM's passes then never see our unrolled loops.
 """
 
 from __future__ import annotations
@@ -46,38 +47,38 @@ from .codegen import GLOBAL_SYMBOL, KernelCode, KernelStore, built, kernel_conte
 from .kernel_pipelines import for_threads, pipeline_for, pipeline_of_trusting, trusting
 from .weights import OUTSIDE_BYTES, with_outside_weights
 
-EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
+EXTERNAL = "external_mods"  # TVM's attribute of a module: the modules that its executable imports
 SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 HOST_FUNCTION = "tirx.is_host_func"  # TVM's attribute of kernels that compute sizes
 NOTHING = "tvm_hybrid_nothing"
 OUTSIDE_WEIGHT = "tvm_hybrid_outside_weight"  # in executables that never run
-GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
-FEW = 8  # kernels that stay in one module
+GROUP = 4  # kernels of a module; single kernels would take no longer, but make many modules
+FEW = 8  # up to so many kernels stay in one module
 
 
 def compile_native(
     mod: IRModule, target: Target, threads: int, store: KernelStore | None = None
 ) -> tuple[Any, IRModule]:
-    """The executable of a module that is lowered as far as TVM's virtual machine wants.
+    """The executable of a module that is lowered for TVM's virtual machine.
 
     Parameters
     ----------
     mod : IRModule
         Relax functions, and the kernels that they call.
     target : tvm.target.Target
-        An llvm target; one of its instances has been asked for features before, which is what
+        An llvm target; one of its instances must have been asked for features before, which
         initialises LLVM.
     threads : int
-        For how many threads the kernels were made.
+        Number of threads that the kernels were made for.
     store : KernelStore, optional
-        Where code of kernels is looked for, and kept.
+        Where code of kernels is looked up and stored.
 
     Returns
     -------
     tuple of tvm.relax.VMExecutable and IRModule
-        It imports one LLVM module for each group of kernels; large weights are not in it. The
-        module is what the virtual machine's code is made of: what is in LLVM modules is called by
-        name. It has the weights, and their entry, which no executable here has.
+        The executable imports one LLVM module for each group of kernels, and lacks large weights.
+        The module is the source of the virtual machine's code: it calls kernels in LLVM modules by
+        name. It has the weights and their entry, which the executable lacks.
     """
     kernels = _kernels(trusting(for_threads(mod, threads)))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
@@ -85,7 +86,7 @@ def compile_native(
     if store is None or not codegen.has_texts(target):
         first, *others = _groups(kernels) or [{}]
     else:
-        # What computes sizes is small, and TVM orders its statements by address.
+        # Functions that compute sizes are small, and TVM orders their statements by address.
         first = {gvar: f for gvar, f in kernels.items() if HOST_FUNCTION in f.attrs}
         others = _groups({gvar: f for gvar, f in kernels.items() if gvar not in first})
         library = partial(_stored_libraries, store)
@@ -99,7 +100,7 @@ def compile_native(
             none = ir.transform.Sequential([])
             made = tvm.compile(inner, target, relax_pipeline=none, tir_pipeline=pipeline)
         if not first:
-            made.mod.clear_imports()  # an empty C source, which would have to be compiled
+            made.mod.clear_imports()  # else an empty C source would have to be compiled
         return made
 
     if not others:
@@ -118,14 +119,14 @@ def compile_native(
 
 
 def with_weights(executable: Any, code: IRModule) -> Any:
-    """An executable of `compile_native` that can run: one with all weights, over the same code.
+    """An executable with the code of one from `compile_native` and with all weights: it can run.
 
     Parameters
     ----------
     executable : tvm.relax.VMExecutable
-        It stays as it is.
+        The executable; it is not changed.
     code : IRModule
-        What `compile_native` returned with it.
+        The module that `compile_native` returned with it.
     """
     inner = _without_entry(code)
     if not any(bytes_of(each.value) >= OUTSIDE_BYTES for each in constants_of(inner)):
@@ -137,7 +138,7 @@ def with_weights(executable: Any, code: IRModule) -> Any:
 
 
 def _without_entry(mod: IRModule) -> IRModule:
-    """A module without the entry of weights; it stays as it is."""
+    """A copy of a module without the weights entry."""
     inner = copy_module(mod)
     if WEIGHTS_ENTRY in inner:
         del inner[WEIGHTS_ENTRY]
@@ -145,7 +146,7 @@ def _without_entry(mod: IRModule) -> IRModule:
 
 
 def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
-    """A module for `tvm.compile` that calls its kernels by name, and has them as machine code.
+    """A module for `tvm.compile` that calls its kernels by name and holds them as machine code.
 
     Parameters
     ----------
@@ -155,8 +156,8 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
     Returns
     -------
     IRModule
-        The Relax functions and one kernel that does nothing. Its attribute "external_mods" says
-        what an executable of it imports.
+        The Relax functions and one kernel that does nothing. The attribute "external_mods" holds
+        the modules that its executable imports.
     """
     groups = _groups(_kernels(trusting(for_threads(mod, threads))))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
@@ -168,8 +169,8 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
         ]
         modules = list(chain.from_iterable(each.result() for each in compiled))
     calling = _calling(mod, groups)
-    # The executable of a module without kernels would import an empty C source in their place,
-    # which a C compiler would have to compile before it runs.
+    # The executable of a module without kernels would import an empty C source instead, which a C
+    # compiler would have to compile before it runs.
     name = (prefix or "") + NOTHING
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
     functions = {**calling, ir.GlobalVar(name): nothing.with_attr(GLOBAL_SYMBOL, name)}
@@ -177,13 +178,13 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
 
 
 def system_lib_prefix(mod: IRModule) -> str | None:
-    """What names begin with in the system library that a module is for; None if for none."""
+    """The prefix of names in the system library that a module is for; None if it is for none."""
     prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX)
     return None if prefix is None else str(prefix)
 
 
 def importing(mod: IRModule, modules: Iterable[Any]) -> IRModule:
-    """A module whose executable imports these as well."""
+    """A module whose executable imports these modules, too."""
     present = mod.attrs[EXTERNAL] if mod.attrs and EXTERNAL in mod.attrs else []
     return mod.with_attr(EXTERNAL, [*present, *modules])
 
@@ -198,12 +199,12 @@ def _kernels(mod: IRModule) -> Kernels:
 
 
 def _groups(kernels: Kernels) -> list[Kernels]:
-    """The kernels of each LLVM module; those with exact buffers apart."""
+    """The kernels of each LLVM module; those with exact buffers are grouped separately."""
     found: list[Kernels] = []
     for exact in (False, True):
         alike = [each for each in kernels.items() if codegen.has_exact_buffers(each[1]) == exact]
         count = -(-len(alike) // GROUP) if len(alike) > FEW else min(len(alike), 1)
-        # Neighbours are alike, and take long or not: every group gets some of each.
+        # Neighbours take similar times: each group gets some of every kind.
         found += (dict(alike[start::count]) for start in range(count))
     return found
 
@@ -222,7 +223,7 @@ def _libraries(
 def _stored_libraries(
     store: KernelStore, group: Kernels, target: Target, pipeline: str, context: PassContext
 ) -> list[tvm.runtime.Module]:
-    """LLVM modules of a group: one of kernels that the store has or takes, and of each other."""
+    """LLVM modules of a group: one of kernels with stored code, and one of all others."""
     codes: dict[str, KernelCode] = {}
     alone: Kernels = {}
     for gvar, kernel in group.items():
@@ -243,7 +244,7 @@ def _stored_libraries(
 
 
 def _calling(mod: IRModule, groups: Iterable[Kernels]) -> dict[ir.GlobalVar, ir.BaseFunc]:
-    """The other functions of a module, which call the kernels of groups by their names."""
+    """The other functions of a module, which call the kernels of the groups by name."""
     names: dict[relax.Expr, relax.Expr] = {
         gvar: relax.ExternFunc(str(kernel.attrs[GLOBAL_SYMBOL]))
         for group in groups

@@ -1,4 +1,4 @@
-"""Weights: packed for their kernels, computed once, or handed in from outside."""
+"""Weights: packed for their kernels, folded, or supplied from outside."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from .lower_regions import config_of
 #     def fused_matmul(x, packed, b):
 #         w = ...slices of packed, put together...   # the function keeps its meaning
 #
-# What is no constant has been packed already (see `pack_open_weights`).
+# Weights that are no constants have been packed already (see `pack_open_weights`).
 
 
-MOST_KEPT = 1 << 26  # bytes that have been packed since freed memory was given back
+MOST_KEPT = 1 << 26  # bytes packed before freed memory is returned to the system
 PACKED = "tvm_hybrid.packed"
 
 
 @named_pass
 def prepack(mod: IRModule, isa: Isa, meaning: bool = True) -> IRModule:
-    """The pass; equal weights packed alike share one constant.
+    """The pass; equal weights with equal packing share one constant.
 
-    It takes all functions out of its module, so that each weight can go when it has been packed.
-    Without `meaning` the region functions stay as they are: for a compiler that reads their regions
-    only.
+    It moves all functions out of its module, so that each weight is freed once it has been packed.
+    Without `meaning` the region functions are not changed: for a compiler that reads only their
+    regions.
     """
     regions = rewrite.move_functions(mod)
     callers = rewrite.take_callers(regions)
@@ -76,13 +76,13 @@ Renamed = Mapping[ir.GlobalVar, ir.GlobalVar]
 
 
 class _Packer:
-    """Packs the weights of calls, one after the other; a packed one is kept while it is needed."""
+    """Packs the weights of calls in turn; a packed weight is kept while a call needs it."""
 
     def __init__(
         self, regions: IRModule, renamed: Renamed, isa: Isa, callers: Iterable[relax.Function]
     ) -> None:
         self._regions, self._renamed, self._isa = regions, renamed, isa
-        # By address: a key that is the constant would keep it.
+        # By address: the constant as a key would be kept alive.
         self._packed: dict[int, dict[str, relax.Expr]] = {}
         self._kept_bytes = 0
         self._waiting: Counter[int] = Counter()
@@ -102,13 +102,13 @@ class _Packer:
         return relax.Call(self._renamed.get(call.op, call.op), arguments, ret_ty=call.ty)
 
     def _callee(self, value: relax.Expr) -> relax.Function | None:
-        """The region function that a value calls; callers are not there any more."""
+        """The region function that a value calls; the callers are no longer in the module."""
         callee = getattr(value, "op", None)
         is_there = isinstance(callee, ir.GlobalVar) and callee in self._regions
         return called_region(self._regions, value) if is_there else None
 
     def _weights(self, value: relax.Expr) -> dict[int, relax.Expr]:
-        """The constants that the region called by a value is to have packed, by input."""
+        """The constants to pack for the region that a value calls, by input."""
         function = self._callee(value)
         places = [] if function is None else packed_inputs(function)
         return {at: value.args[at] for at in places if isinstance(value.args[at], GenericConst)}
@@ -125,7 +125,7 @@ class _Packer:
             known[layout] = constant_of(array)
             self._kept_bytes += array.nbytes
             if self._kept_bytes > MOST_KEPT:
-                return_freed_memory()  # glibc seldom finds a use for it
+                return_freed_memory()  # glibc seldom reuses it
                 self._kept_bytes = 0
         self._waiting[place] -= 1
         if not self._waiting[place]:
@@ -134,14 +134,14 @@ class _Packer:
 
 
 def _layout(region: Region, config: Config, index: int) -> str:
-    """What packing depends on besides the constant, such as the zero point of the other factor."""
+    """A key of all that packing depends on besides the constant, such as the other zero point."""
     attrs = sorted(region.attrs.items())
     inputs = f"{region.inputs[0].dtype} {region.inputs[1:]}"
     return f"{region.op} {index} {config} {attrs} {inputs} {region.parts}"
 
 
 def packed_inputs(function: relax.Function) -> list[int]:
-    """Which inputs of a region function are to be packed."""
+    """Numbers of the inputs of a region function to pack."""
     region = region_of(function)
     if template_for(region.op).packing is None or PACKED in function.attrs:
         return []
@@ -149,7 +149,7 @@ def packed_inputs(function: relax.Function) -> list[int]:
 
 
 def _packed_input(function: relax.Function, isa: Isa, index: int) -> PackedInput | None:
-    """How a region function's kernel reads one of them; None if as it is."""
+    """The packed form of an input of a region function's kernel; None if it is not packed."""
     region = region_of(function)
     return template_for(region.op).packed_input(region, config_of(function), isa, index)
 
@@ -178,8 +178,7 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
 
 @named_pass
 def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
-    """Packs weights that are parameters by operators on them, in front of the regions that read
-    them.
+    """Packs weights that are parameters by operators, before the regions that read them.
 
     Before
 
@@ -189,14 +188,14 @@ def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
 
         lv = R.strided_slice(w, axes=[1], begin=[0], end=[48])
         lv1 = R.reshape(lv, R.shape([K * 48]))
-        lv2 = R.concat((lv1, ...), axis=0)              # what `prepack` makes of constants
+        lv2 = R.concat((lv1, ...), axis=0)              # `prepack` does this to constants
         gv = fused_matmul(x, lv2, b)
 
-    These are weights of convolutions, and of products where a function says what its weights are. A
-    weight that several regions read in the same layout is packed once.
-    `relax.transform.LiftTransformParams` moves these operators into a function of their own.
+    These are weights of convolutions, and weights of products if a function declares its weights. A
+    weight that several regions read in one layout is packed once.
+    `relax.transform.LiftTransformParams` moves these operators into a separate function.
 
-    The pass, right before `prepack`, which makes the regions take packed weights.
+    The pass must run right before `prepack`, which makes the regions read packed weights.
     """
 
     def packed(function: relax.Function) -> relax.Function:
@@ -208,7 +207,7 @@ def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
 def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.BindingBlock:
     """A block in which regions read packed weights."""
     packed = rewrite.Bindings()
-    known: dict[Hashable, relax.Expr] = {}  # what packs a weight -> its variable
+    known: dict[Hashable, relax.Expr] = {}  # key of a packing expression -> its variable
     for binding in block.bindings[:]:
         value = binding.value
         function = called_region(mod, value)
@@ -246,12 +245,12 @@ def _emitted(
 
 
 # A program asks for each outside weight in every run; that takes 0.07 us on a Zen 3, where a kernel
-# reads so many bytes in 7 us.
+# takes 7 us to read this many bytes.
 OUTSIDE_BYTES = 1 << 18
 
 
 def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule, list[Tensor]]:
-    """Outside weights: functions take large constants from whoever loads the program.
+    """Outside weights: functions take large constants from the program's loader.
 
     Before
 
@@ -266,25 +265,22 @@ def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule
             cls.kernel(x, weight, y)
             return y
 
-    `name` is a function that returns one of all these tensors. TVM's virtual machine looks for it
-    where it looks for kernels. So a library can have its weights in any form, and a program is
-    small.
-
-    A module that the virtual machine's code is made of, with the weights outside of it.
+    `name` is a function that returns one of these tensors. TVM's virtual machine looks for it where
+    it looks for kernels. So a library can store its weights in any form, and a program is small.
 
     Parameters
     ----------
     mod : IRModule
-        Lowered as far as TVM's virtual machine wants. It stays as it is.
+        A module lowered for TVM's virtual machine. It is not changed.
     name : str
-        The function to call for a weight by its number.
+        The function to call for a weight, by the weight's number.
     least : int
-        Constants of fewer bytes stay where they are.
+        Constants of fewer bytes are not replaced.
 
     Returns
     -------
     tuple of IRModule and list of tvm.runtime.Tensor
-        The module, and what the function is to return for 0, 1 and so on. No tensor is copied.
+        The module, and the tensors to return for 0, 1 and so on. No tensor is copied.
     """
     numbers: dict[Tensor, int] = {}
 
@@ -312,13 +308,12 @@ def fold_constants(mod: IRModule) -> IRModule:
 
         lv = const
 
-    TVM's FoldConstant runs kernels as TVM wrote them, where a minimum loses a NaN, and ends the
-    process at a function that only our kernels have. Here a kernel is lowered as those that stay
-    are.
+    TVM's FoldConstant runs kernels as TVM wrote them: a minimum loses a NaN, and a function that
+    only our kernels have ends the process. Here a kernel is lowered like all others.
 
-    It comes after the legalisation of operators.
+    It must run after the legalisation of operators.
     """
-    constants: dict[relax.Expr, GenericConst] = {}  # that variables are
+    constants: dict[relax.Expr, GenericConst] = {}  # values of variables
 
     def folded(binding: relax.VarBinding) -> relax.Expr | None:
         value = _folded(mod, binding.value, constants)
@@ -334,19 +329,19 @@ def fold_constants(mod: IRModule) -> IRModule:
 def _folded(
     mod: IRModule, call: relax.Expr, constants: Mapping[relax.Expr, GenericConst]
 ) -> relax.Expr:
-    """The constant that a call of a kernel makes of constants; any other value as it is."""
+    """The constant result of a kernel call with constant arguments; any other value unchanged."""
     result = static_tensor(call)
     if not is_call(call, "relax.call_tir") or result is None or 0 in result.shape:
         return call
     found = [constants.get(each, each) for each in call.args[1].fields]
     known = [each for each in found if isinstance(each, GenericConst)]
     kernel = mod[call.args[0]]
-    # More arguments are sizes that depend on data.
+    # Further arguments are sizes that depend on data.
     if len(known) < len(found) or not rewrite.is_kernel(kernel) or len(call.args) > 2:
         return call
     body = lower_math(guard_floats(kernel.body))
     kernel = kernel.with_body(body).with_attr("global_symbol", _NAME)
-    # Whoever dumps every pass wants those of the model.
+    # With a fresh context, dumps of every pass only contain passes on the model.
     with PassContext(opt_level=3), kernel_context([kernel]):
         compiled = tvm.compile(IRModule({_NAME: kernel}), target={"kind": "llvm"})
     made = tvm.runtime.empty(result.shape, result.dtype)

@@ -1,4 +1,4 @@
-"""Integers: a mean of a dequantised tensor is an integer sum, scaled afterwards.
+"""Integer means: the mean of a dequantised tensor becomes an integer sum, scaled afterwards.
 
 The sum is exact in any order; s / (H * W) is rounded to f32 once. ONNX Runtime's QLinearAveragePool
 and QLinearGlobalAveragePool sum integers as well.
@@ -30,7 +30,7 @@ _POOLS = {
 
 
 def _averaged(graph: RuleGraph, call: relax.Call) -> Quantized | None:
-    """The integers that a mean is of, with one known scale and zero point; None if of none."""
+    """The averaged tensor if dequantised with one constant scale and zero point; else None."""
     q = read_dequantize(graph.definition(call.args[0]))
     if q is None or q.quantization.known is None or q.quantization.axis is not None:
         return None
@@ -40,7 +40,7 @@ def _averaged(graph: RuleGraph, call: relax.Call) -> Quantized | None:
 
 @rule("relax.mean", *_GLOBAL)
 def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """A mean of all elements along some axes; R.nn.adaptive_avg_pool* to one position likewise.
+    """Computes means over whole axes in integers; also adaptive pools to one position.
 
     Before
 
@@ -50,7 +50,7 @@ def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
     After
 
         lv = R.sum(R.astype(q, "int32"), axis=[1, 2], keepdims=True)
-        lv1 = R.subtract(lv, H * W * z)                     # not if z is 0
+        lv1 = R.subtract(lv, H * W * z)                     # omitted if z is 0
         lv2 = R.multiply(R.astype(lv1, "float32"), s / (H * W))
     """
     q = _averaged(graph, call)
@@ -76,7 +76,7 @@ def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 
 @rule(*_POOLS)
 def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """The means of windows, by a depthwise convolution with ones: it has integer kernels.
+    """Computes means of windows by a depthwise convolution with ones, which has integer kernels.
 
     Before
 
@@ -89,7 +89,7 @@ def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         lv1 = R.nn.conv2d(lv, const_ones, groups=C)         # [3, 3, 1, C]
         lv2 = R.multiply(R.astype(lv1, "float32"), s / 9)
 
-    Convolutions are fast with channels last: the rule comes before layouts are chosen. Where
+    Convolutions are fast with channels last: the rule must run before layouts are chosen. If
     padding is not counted, the divisor differs from pixel to pixel; the factors are then a constant
     tensor.
     """
@@ -126,13 +126,13 @@ def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
     outputs = [result.shape[layout.index(letter)] for letter in spatial]
     if is_open((*extents, *outputs)):
         return None
-    counts: np.ndarray = np.ones((), np.int64)  # elements of each window inside of the tensor
+    counts: np.ndarray = np.ones((), np.int64)  # elements of each window inside the tensor
     for axis, (size, extent, count) in enumerate(zip(window, extents, outputs, strict=True)):
         stride, step = int(attrs.strides[axis]), int(attrs.dilation[axis])
         first = np.arange(count)[:, None] * stride - int(attrs.padding[axis])
         at = first + np.arange(size) * step
         counts = np.multiply.outer(counts, ((at >= 0) & (at < extent)).sum(axis=1))
-    if not counts.all():  # the mean of nothing
+    if not counts.all():  # a window without elements has no mean
         return None
     shape = [1 if letter in "NC" else result.shape[axis] for axis, letter in enumerate(layout)]
     return _scaled(block, total, q, counts.reshape(shape).astype(np.float32))
@@ -141,7 +141,7 @@ def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 def _scaled(
     block: Bindings, total: relax.Expr, q: Quantized, count: np.float32 | np.ndarray
 ) -> relax.Expr:
-    """An integer sum as the mean of so many elements."""
+    """The mean of `count` elements from their integer sum."""
     known = q.quantization.known
     assert known is not None
     factor = np.asarray(known[0].reshape(()) / count, np.float32)

@@ -1,4 +1,4 @@
-"""What integer products and integer convolutions share: one integer sum, scaled afterwards.
+"""Integer products and integer convolutions: one integer sum, scaled afterwards.
 
 Before
 
@@ -17,11 +17,11 @@ After
 
 sum_k (a - zA) sA (w - zW) sW = sA sW sum_k (a - zA) (w - zW): the low-precision conversion of the
 oneDNN Graph Compiler (arXiv 2301.01333). The integer sum is exact. It replaces a rounded sum of
-rounded products, and is rounded twice: to f32, and when it is scaled. If the two scales are
-constants, they are multiplied at compile time (with one more rounding), else by an operator.
+rounded products, and is rounded twice: to f32, and when it is scaled. Two constant scales are
+multiplied at compile time (with one more rounding), others by an operator.
 
-A bias with scale sA * sW (the same f32 number) and no zero point is added to the integer sum. That
-is what it is stored for: ONNX Runtime makes QLinearConv and QGemm of these operators, which add it
+A bias with scale sA * sW (the same f32 number) and no zero point is added to the integer sum. It is
+stored for that purpose: ONNX Runtime makes QLinearConv and QGemm of these operators, which add it
 there. Added to the scaled sum it would be rounded once more. Any other bias is added in f32.
 """
 
@@ -71,13 +71,13 @@ class IntegerProduct:
     Attributes
     ----------
     scales : tuple of relax.Expr
-        Both scales, f32: a number, and a number or a vector with an entry for each channel.
+        Both f32 scales; the second may be a vector with an entry for each channel.
     multiply : callable
         Emits the int32 sums.
     bounds : numpy.ndarray
-        No sum has a greater magnitude: one number for all, or one for each channel.
+        Largest possible magnitude of a sum: one number for all channels, or one for each.
     channels : int
-        The axis of the result along which the vector of scales lies, counted from the end.
+        The axis of the result for the vector of scales, counted from the end.
     """
 
     scales: tuple[relax.Expr, relax.Expr]
@@ -86,13 +86,13 @@ class IntegerProduct:
     channels: int = -1
 
     def along_channels(self, array: np.ndarray) -> np.ndarray:
-        """Numbers in a shape that broadcasts to the result; a single one without axes."""
+        """Numbers in a shape that broadcasts to the result; a single number becomes a scalar."""
         shape = (-1, *(1,) * (-1 - self.channels))
         return np.asarray(array).reshape(() if array.size == 1 else shape)
 
     @property
     def known_scale(self) -> np.ndarray | None:
-        """The product of two constant scales in f32, as an operator would compute it."""
+        """The product of two constant scales in f32, rounded as an operator would round it."""
         first, second = self.scales
         if not (isinstance(first, ir.GenericConst) and isinstance(second, ir.GenericConst)):
             return None
@@ -128,20 +128,20 @@ def integer_products(decisions: DecisionLog | None = None) -> Rule:
     After
 
         lv = R.subtract(R.astype(x, "int32"), zX)           # without the subtraction if zX is 0
-        lv1 = R.astype(const_w', "int32")                   # int8: const_w less zW
+        lv1 = R.astype(const_w', "int32")                   # int8: const_w minus zW
         lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1], out_dtype="int32")
         lv3 = R.multiply(R.astype(R.add(lv2, const_b), "float32"), sX * sW)
 
     Padding is 0 in x - zX, as it is 0 in the f32 tensor; so the integer tensor is padded with its
     zero point. The weight of a convolution has the form that `narrow_conv_weights` gives to all
-    integer convolutions. One or three axes, groups, and transposed convolutions of one group work
-    alike.
+    integer convolutions. Convolutions along one or three axes, grouped ones, and transposed ones of
+    one group are rewritten, too.
 
-    These stay in f32: convolutions whose scale cannot be taken out of the sum (a scale of x along
-    an axis, or of the weight along another axis than output channels), or whose weight is no
-    constant and has a zero point that does not leave int8; matrix products with a scale along K,
-    which cannot be taken out of the sum, or along M, which would need another kind of product; and
-    all whose sum could exceed 32 bits.
+    These stay in f32: convolutions whose scale is not constant over the sum (a scale of x along an
+    axis, or of the weight along another axis than output channels), or whose weight is no constant
+    and, minus its zero point, may not fit in int8; matrix products with a scale along K, which is
+    not constant over the sum, or along M, which would need another kind of product; and all
+    products whose sum could exceed 32 bits.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def integer_products(decisions: DecisionLog | None = None) -> Rule:
         bias = _integer_bias(graph, block.var, product)
         if bias is None:
             return product.scaled(block)
-        # The sum comes where the bias was added: nothing else needs the product.
+        # The scaled sum replaces the addition of the bias: nothing else needs the product.
         block.at(bias[0])
         return product.scaled(block, bias[1])
 
@@ -170,7 +170,7 @@ def integer_products(decisions: DecisionLog | None = None) -> Rule:
 
 
 def _read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
-    """What the operands of a f32 product are dequantised from, if both are, and from 8 bits."""
+    """The dequantised 8-bit factors of an f32 product; None if a factor is not such a tensor."""
     first, second = (read_dequantize(graph.definition(arg)) for arg in call.args)
     if first is None or second is None:
         return None
@@ -181,7 +181,7 @@ def _read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Qu
 
 
 def integers_of(block: Bindings, quantized: Quantized) -> relax.Expr:
-    """The integers less their zero point, int32."""
+    """The integers minus their zero point, int32."""
     zero_point = _as_number(block, quantized.quantization.zero_point)
     return centred(block.emit, quantized.data, zero_point)
 
@@ -189,9 +189,9 @@ def integers_of(block: Bindings, quantized: Quantized) -> relax.Expr:
 def _integer_bias(
     graph: DataflowGraph, var: relax.Var, product: IntegerProduct
 ) -> tuple[relax.Var, relax.Expr] | None:
-    """The addition of a bias that belongs into a sum, and the bias as int32.
+    """The addition of a bias to an integer product, and the bias as int32.
 
-    None if there is none, or the sum may overflow by it.
+    None if there is no such bias, or if the sum may overflow with it.
     """
     user = graph.only_user(var)
     scale, tensor = product.known_scale, region_tensor(var)
@@ -213,7 +213,7 @@ def _integer_bias(
     channels = tensor.shape[product.channels]
     if steps is None or np.any(steps[1]) or values.size not in (1, channels):
         return None
-    # One value for each channel, along the axis of the channels.
+    # One value for each channel, along the channel axis.
     rank = len(tensor.shape)
     aligned = [1] * (rank - values.ndim) + list(values.shape)
     if values.size != 1 and aligned[product.channels] != channels:
@@ -228,7 +228,7 @@ def _integer_bias(
 
 
 def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
-    """A tensor of one element without axes; another as it is."""
+    """A tensor of one element as a scalar; any other tensor unchanged."""
     tensor = known_tensor(expr)
     if tensor.shape == () or tensor.size != 1:
         return expr
@@ -238,7 +238,7 @@ def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
 
 
 def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct | str:
-    """A convolution of integers; or why it stays in f32."""
+    """A convolution of integers, or the reason why it stays in f32."""
     outputs = traits.kernel_outputs(call)
     if any(region_tensor(each) is None for each in (call, x.data, w.data)):
         return "a shape is not known at compile time"
@@ -254,8 +254,8 @@ def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct
     centre = _CENTRES[w.data_dtype]
     fits = isinstance(zeros, ir.GenericConst) and bool(np.all(zeros.value.numpy() == centre))
     if weights is None and not fits:
-        return "the weight is no constant, and less its zero point it may not fit in int8"
-    # Of a transposed convolution this counts more taps than meet in one result.
+        return "the weight is not a constant, and minus its zero point it may not fit in int8"
+    # For a transposed convolution this counts more taps than a result sums.
     if weights is None:
         extents = enumerate(known_tensor(w.data).shape)
         taps = math.prod(extent for axis, extent in extents if axis != outputs)
@@ -281,7 +281,7 @@ def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct
 
 
 def _matmul(call: relax.Call, a: Quantized, w: Quantized) -> IntegerProduct | str:
-    """A product of integers; or why it stays in f32."""
+    """A matrix product of integers, or the reason why it stays in f32."""
     a_tensor, w_tensor = region_tensor(a.data), region_tensor(w.data)
     if a_tensor is None or w_tensor is None:
         return "a shape is not known at compile time"
@@ -298,10 +298,10 @@ def _matmul(call: relax.Call, a: Quantized, w: Quantized) -> IntegerProduct | st
         return "zero points of columns are computed at run time"
     if not all(is_f32(factor.quantization.scale) for factor in (a, w)):
         return "a scale is not float32"
-    # Magnitudes that no sum exceeds: one for all, or one for each column.
+    # Bounds of the sums' magnitudes: one for all, or one for each column.
     bound = a_tensor.shape[-1] * largest(a) * largest(w)
     bounds = np.asarray(bound)
-    if is_open((bound,)) or bound >= LIMIT // 2:  # of most weights that says enough
+    if is_open((bound,)) or bound >= LIMIT // 2:  # for most weights the simple bound suffices
         weights = known_centred(w)
         if weights is not None and weights.ndim == 2:
             bounds = largest_sums(a, weights, 1)
@@ -320,7 +320,7 @@ _CENTRES = {"int8": 0, "uint8": 128}
 def _sum_of_convolutions(
     block: Bindings, call: relax.Call, x: relax.Expr, weights: np.ndarray
 ) -> relax.Expr:
-    """Convolutions of x with int8 weights, whose sum is the one with the weights given."""
+    """The sum of convolutions of x with int8 weights that add up to the given weights."""
     emit, parts = block.emit, (relax.const(part) for part in int8_parts(weights))
     wide = (emit(relax.op.astype(part, "int32")) for part in parts)
     sums = (emit(with_args(call, [x, w], out_dtype="int32")) for w in wide)
@@ -328,7 +328,7 @@ def _sum_of_convolutions(
 
 
 def int8_parts(values: np.ndarray) -> list[np.ndarray]:
-    """int8 arrays, at least one, that add up to an array of integers."""
+    """int8 arrays, at least one, whose sum is an array of integers."""
     parts: list[np.ndarray] = []
     left = values
     while not parts or left.any():
@@ -350,7 +350,7 @@ def narrow_conv_weights(graph: RuleGraph, block: Bindings, call: relax.Call) -> 
 
         lv1 = R.nn.conv2d(x, R.astype(const_w', "int32"), out_dtype="int32")    # const_w': int8
 
-    The kernels multiply such weights. If a weight minus its zero point does not fit in int8, it is
+    Kernels multiply int8 weights. If a weight minus its zero point does not fit in int8, it is
     split into a sum of int8 weights, and the convolution into a sum of convolutions, which is
     exact.
     """

@@ -1,4 +1,4 @@
-"""Quantisations move: dequantisations down to products, quantisations up to what computes."""
+"""Moves dequantisations down to the products that read them, and quantisations up to producers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
 
     Padding with zeros becomes padding with the zero point. Then 8-bit numbers are moved, and the
     dequantisation is next to the matmul that uses it. A dequantisation with several users is copied
-    for each if that lets it sink. Parts of a concatenation need the same scales and zero points.
-    All values stay the same, bit for bit.
+    for each if that lets it sink. The parts of a concatenation must have equal scales and zero
+    points. All values stay equal, bit for bit.
     """
     if is_call(call, "relax.concat"):
         return _joined(graph, block, call)
@@ -56,7 +56,7 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
             return None
         if str(call.attrs.pad_mode) == "constant":  # zeros become zero points
             zero_point = scalar_constant(source.quantization.zero_point)
-            # 0 times a scale that is not known may be no 0.
+            # 0 times an unknown scale may not be 0.
             unknown = source.quantization.known is None
             if float(call.attrs.pad_value) or zero_point is None or unknown:
                 return None
@@ -64,7 +64,7 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
     elif not moving.moves(call) and not (
         moving.picks_largest(call) and source.quantization.known is not None
     ):
-        return None  # also the largest of integers whose scale might be negative
+        return None  # the maximum too, if the scale of its integers might be negative
     elif axis is not None:
         axis = moving.result_axis(call, axis)
         if axis is None:
@@ -74,7 +74,7 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
 
 
 def _joined(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """A concatenation of dequantised tensors as a dequantised one; None if their scales differ."""
+    """A concatenation of dequantised tensors as one; None if their scales differ."""
     parts = [read_dequantize(graph.definition(part)) for part in moving.parts_of_concat(call)]
     known, axis = [part for part in parts if part is not None], moving.joined_axis(call)
     alike = {(part.quantization.key, part.data_dtype, part.dtype) for part in known}
@@ -86,7 +86,7 @@ def _joined(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Ex
 
 @rule(ITEM)
 def open_tuples(graph: RuleGraph, _block: Bindings, item: relax.TupleGetItem) -> relax.Expr | None:
-    """An item of a tuple that is written out is its field.
+    """Replaces an item of an explicit tuple by the tuple's field.
 
     Before
 
@@ -114,7 +114,7 @@ def fold_dequantize(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> re
 
         lv1 = R.add(x, const_b')                            # f32 [N]
 
-    It folds constants of one axis or none, and those of 32 bits.
+    It folds constants of at most one axis, and 32-bit constants.
     """
     read = read_dequantize(call)
     if read is None or not isinstance(read.data, ir.GenericConst) or read.dtype != "float32":
@@ -141,13 +141,13 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
         lv2 = R.permute_dims(lv1, [0, 2, 3, 1])
 
     The kernel that computes x can then write 8-bit numbers, and fewer bytes are moved. Quantising
-    also moves up past a maximum pool, because it is monotonic, and past a split if every part is
-    quantised alike. A value that is also needed in f32 is reshaped twice, but not permuted twice.
-    The rule also does two simplifications:
+    also moves up past a maximum pool, because it is monotonic, and past a split if every part has
+    the same quantisation. A value that is also needed in f32 is reshaped twice, but not permuted
+    twice. The rule also makes two simplifications:
 
-    - R.quantize(R.dequantize(q, s, z), s, z) is q: (q - z) * s divided by s differs from q - z by
-      far less than a half.
-    - A relu or clip is left out if the quantisation saturates at its bounds anyway.
+    - R.quantize(R.dequantize(q, s, z), s, z) becomes q: (q - z) * s divided by s differs from q - z
+      by far less than a half.
+    - A relu or clip is dropped if the quantisation saturates at its bounds anyway.
 
     All values stay the same, bit for bit, except that a NaN may be quantised differently without a
     relu or clip. Scales and zero points must be constants: a range that is measured at run time
@@ -170,7 +170,7 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
             return None
         if not _split_into_alike(graph, parts, quantization, dtype):
             return None
-        block.at(parts)  # the quantisations of its parts then meet dequantisations
+        block.at(parts)  # the quantisations of the parts then cancel with dequantisations
         integers = block.emit(quantization.quantize(split.args[0], dtype))
         dtype = str(x.ty.dtype)
         return moving.split_alike(
@@ -202,7 +202,7 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 def _split_into_alike(
     graph: DataflowGraph, parts: relax.Expr, quantization: Quantization, dtype: str
 ) -> bool:
-    """Whether all that happens to the items of a tuple is this quantisation."""
+    """Whether every use of the items of a tuple is this quantisation."""
     for position in graph.users_of(parts):
         item = graph.bindings[position]
         if not isinstance(item.value, relax.TupleGetItem):
@@ -230,8 +230,8 @@ def _may_be_quantized(value: relax.Expr) -> bool:
 
 
 def _clip(call: relax.Expr | None) -> tuple[relax.Expr, float, float] | None:
-    """(x, low, high) of a call that lets f32 values of x between these through, and gives these for
-    others; None if it is none."""
+    """(x, low, high) of a call that clips the f32 values x to low..high; None for any other
+    call."""
     if is_call(call, "relax.maximum", "relax.minimum"):
         for x, bound in (call.args, call.args[::-1]):
             number = scalar_constant(bound)

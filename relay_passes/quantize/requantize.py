@@ -1,16 +1,16 @@
 """Requantise: replaces the scaling and quantising of an integer sum by one or two factors.
 
-Before, the region of a call
+Before: the region of a call
 
     matmul(..) cast(acc) multiply(%0, scales) quantize(%1, 0.0371, 131):uint8
 
-After, if that is proven to give the same integers for every possible sum
+After, if this is proven to give the same integers for every possible sum
 
     matmul(..) requantize(acc, 131, factors):uint8
 
 An int32 bias is added first in both forms. The function keeps its operators, which state its
 meaning; constants that the kernel no longer reads move into it. The factors are parameters that
-only the kernel reads. A chain for which no proof is found stays as it is.
+only the kernel reads. A chain without a proof is not changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def requantize(mod: IRModule) -> IRModule:
         region, biases, factors = found
         inputs = len(region.inputs)
         kept = [*range(inputs), *(inputs + number for number in biases)]
-        # Operands that the changed region lacks are constants inside.
+        # Operands that the changed region lacks become constants inside the function.
         values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, arguments, strict=True))
         given = [function.params[number] for number in kept]
         parameters = [relax.Var(old.name, old.ty) for old in given]
@@ -68,11 +68,11 @@ def requantize(mod: IRModule) -> IRModule:
 
 
 _Requantizing = tuple[Region, list[int], list[np.ndarray]]
-"""A changed region, the operands that it keeps, and the factors that are operands."""
+"""A changed region, the operands that it keeps, and the factors that become operands."""
 
 
 def _requantizing(region: Region, arguments: list[relax.Expr]) -> _Requantizing | None:
-    """The region with factors; None if there are none that are proven to do."""
+    """The region with factors; None if no factors are proven to be equal."""
     chain = requantizing_chain(region, arguments)
     bounds = None if chain is None else bounds_of_sums(region, arguments)
     if chain is None or bounds is None:
@@ -87,7 +87,7 @@ def _requantizing(region: Region, arguments: list[relax.Expr]) -> _Requantizing 
     factors = None if stairs is None else find_factors(stairs, low, high, zero_point)
     if factors is None:
         return None
-    # Its steps are the biases and the requantisation.
+    # The new steps are the biases and the requantisation.
     kept = list(dict.fromkeys(chain.biases))
     of_columns = [factor for factor in factors if factor.size != 1]
     operands = [region.operands[number] for number in kept]
@@ -117,41 +117,40 @@ def _requantizing(region: Region, arguments: list[relax.Expr]) -> _Requantizing 
 #     result(a) = saturate(round(f32(f32(a) * f) * g + z))       or without the product by f
 #
 # Both are step functions that never decrease. They are equal if they reach every integer k at the
-# same a. Each column's steps are found by evaluating the chain itself near where each step must be.
-# Factors are then tried until one pair has the same steps. Products of two f32 numbers are exact in
-# f64, so that the comparison is a proof.
+# same a. The steps of each column are found by evaluating the chain itself near their expected
+# places. Then factors are tried until one pair has the same steps. Products of two f32 numbers are
+# exact in f64, so the comparison is a proof.
 #
-# One factor is mostly enough where a step has at most 2^8 sums. With more, the chain's own
-# roundings move some step by one sum, and one product does not reproduce that. Two products may: f
-# times any number and g divided by it give the same scale but other roundings, and one such pair
-# may fit.
+# One factor mostly suffices if a step has at most 2^8 sums. With more, the chain's own roundings
+# move some step by one sum, and one product does not reproduce that. Two products may: multiplying
+# f and dividing g by a number gives the same scale with other roundings, and one such pair may fit.
 
 
 Chain = Callable[[np.ndarray], np.ndarray]
-"""Sums [n, columns], int64 -> what the operators make of them, 8-bit integers."""
+"""Sums [n, columns], int64 -> the 8-bit integers that the operators compute from them."""
 
-_AROUND = 4  # so many sums on each side of where a step should be are looked at
+_AROUND = 4  # sums to look at on each side of a step's expected place
 _CANDIDATES = 1024
 _ULPS = (0, -1, 1)
-_NEAR = 2.0**-20  # relative; only steps this close to a sum can differ
+_NEAR = 2.0**-20  # relative; only steps this close to a sum can differ between factors
 
 
 @dataclass(frozen=True)
 class Staircase:
-    """Where the integers that a chain gives change, one row for each column.
+    """The sums at which a chain's results change, one row for each column.
 
     Attributes
     ----------
     above : ndarray
-        Least sum that gives k or more; [columns, steps].
+        Smallest sum with a result of at least k; [columns, steps].
     is_above, is_below : ndarray of bool
-        Whether `above`, and whether the sum before it, can occur.
+        Whether `above` can occur; whether the sum before it can occur.
     steps : ndarray
-        The k, without the zero point, as f64.
+        k minus the zero point, as f64.
     odd : ndarray of bool
         Whether k is odd.
     slope : ndarray
-        Steps for each sum, by column, as f64.
+        Steps per unit of the sum, by column, as f64.
     """
 
     above: np.ndarray
@@ -165,26 +164,26 @@ class Staircase:
 def staircase(
     chain: Chain, slope: np.ndarray, low: np.ndarray, high: np.ndarray, dtype: str, zero_point: int
 ) -> Staircase | None:
-    """The staircase of a chain; None if it is none that factors could have.
+    """The staircase of a chain; None if no factors could produce it.
 
     Parameters
     ----------
     chain : callable
-        The operators; what it gives must rise with the sum.
+        The operators; the result must not decrease as the sum grows.
     slope : ndarray
-        About how many steps each sum of a column is, f64; positive.
+        Approximate steps per unit of the sum, by column, f64; positive.
     low, high : ndarray
-        Least and largest sum of each column.
+        Smallest and largest sum of each column.
     dtype : str
         "uint8" or "int8".
     zero_point : int
-        Of the result.
+        Zero point of the result.
     """
     least, largest = RANGES[dtype]
     k = np.arange(least + 1, largest + 1)
     steps = (k - zero_point).astype(np.float64)
     low, high, slope = (np.asarray(x).reshape(-1, 1) for x in (low, high, slope))
-    # Steps far outside stay outside; within low..high each is near where it should be.
+    # Steps far outside are clipped; each step within low..high is near its expected place.
     places = np.clip((steps - 0.5) / slope, low - 2.0 * _AROUND, high + 2.0 * _AROUND)
     first = np.ceil(places).astype(np.int64) - _AROUND
     above, found = first + 2 * _AROUND, np.zeros(first.shape, bool)
@@ -198,7 +197,7 @@ def staircase(
         found |= reached
     if not found.all():
         return None
-    # The least sum reaches a step below all of them, the largest does not reach one above all.
+    # A step below all sums counts as reached by the smallest; one above all as never reached.
     above = np.clip(above, low, high + 1)
     return Staircase(above, above <= high, above > low, steps, k % 2 == 1, slope[:, 0])
 
@@ -211,11 +210,11 @@ def find_factors(
     Parameters
     ----------
     stairs : Staircase
-        What is to be met.
+        The staircase that the factors must reproduce.
     low, high : ndarray
-        As of `staircase`.
+        As in `staircase`.
     zero_point : int
-        Of the result.
+        Zero point of the result.
     """
     columns = range(len(stairs.slope))
     for search in (_one_factor, _two_factors):
@@ -239,7 +238,7 @@ def find_factors(
 
 
 def is_met(stairs: Staircase, column: int, *factors: float) -> bool:
-    """Whether factors have exactly the steps of a column."""
+    """Whether factors reproduce exactly the steps of a column."""
     every = np.ones(len(stairs.steps), bool)
     numbers = [np.array([factor], np.float32) for factor in factors]
     return bool(_meets(stairs, column, every, every, *numbers)[0])
@@ -249,7 +248,7 @@ def _one_factor(stairs: Staircase, column: int) -> tuple[float, ...] | None:
     near = np.float32(stairs.slope[column])
     factors = near + np.spacing(near) * np.arange(-4, 5, dtype=np.float32)
     found = np.flatnonzero(_meets(stairs, column, *_close(stairs, column), factors))
-    # The one in the middle of those that do.
+    # Takes the middle one of the factors that fit.
     return (float(factors[found[len(found) // 2]]),) if found.size else None
 
 
@@ -268,7 +267,7 @@ def _two_factors(stairs: Staircase, column: int) -> tuple[float, ...] | None:
 
 
 def _close(stairs: Staircase, column: int) -> tuple[np.ndarray, np.ndarray]:
-    """The steps that a factor near the slope may miss: by the sum that is above, and below."""
+    """The steps that a factor near the slope may miss: at the sum `above`, at the sum before."""
     slope, steps = stairs.slope[column], stairs.steps
     beyond = slope * stairs.above[column] - (steps - 0.5)
     margin = (np.abs(steps) + 1) * _NEAR
@@ -278,7 +277,7 @@ def _close(stairs: Staircase, column: int) -> tuple[np.ndarray, np.ndarray]:
 def _meets(
     stairs: Staircase, column: int, above: np.ndarray, below: np.ndarray, *factors: np.ndarray
 ) -> np.ndarray:
-    """Which candidates reach the chosen steps of a column where they should, and not before."""
+    """Which candidates reach the chosen steps of a column at `above`, and not one sum before."""
     met = np.ones(len(factors[0]), bool)
     candidates = [factor[:, None] for factor in factors]
     for chosen, offset, wanted in (
@@ -287,21 +286,21 @@ def _meets(
     ):
         scaled = _scaled(stairs.above[column][chosen] + offset, *candidates)
         half = stairs.steps[chosen] - 0.5
-        # Half way between two integers the even one is taken.
+        # Half way between two integers, rounding takes the even one.
         reached = np.where(stairs.odd[chosen], scaled > half, scaled >= half)
         met &= (reached == wanted).all(axis=-1)
     return met
 
 
 def _scaled(sums: np.ndarray, *factors: np.ndarray) -> np.ndarray:
-    """What is rounded, in f64, which holds it exactly."""
+    """The value before rounding, in f64, which holds it exactly."""
     real = sums.astype(np.float32)
     for factor in factors[:-1]:
         real = real * factor
     return real.astype(np.float64) * factors[-1].astype(np.float64)
 
 
-# The chain of operators after an integer sum, if all its parameters are known at compile time.
+# The chain of operators after an integer sum, if all its parameters are constants.
 #
 #     cast(acc + bias) multiply(%0, scales) relu(%1) quantize(%2, 0.0371, 131):uint8
 #
@@ -316,20 +315,20 @@ _ORDINARY = 2.0**60
 
 @dataclass
 class RequantizingChain:
-    """The steps of an epilogue with their numbers.
+    """The steps of an epilogue with their constant parameters.
 
     Attributes
     ----------
     dtype : str
-        "uint8" or "int8": of the result.
+        Type of the result: "uint8" or "int8".
     biases : list of int
-        Numbers of the operands, int32, that are added before anything else.
+        Numbers of the int32 operands that are added before all other steps.
     shift : ndarray
-        Their sum, int64; like all numbers one element, or one for each column.
+        Sum of the biases, int64; like all arrays here, one element or one for each column.
     scaling : list of (operator, numbers)
-        What happens then; the last is the quantisation.
+        The steps after the biases; the last is the quantisation.
     slope : ndarray
-        By how much a sum larger by one raises what is rounded, f64.
+        Increase of the value before rounding per unit of the sum, f64.
     """
 
     dtype: str
@@ -340,16 +339,16 @@ class RequantizingChain:
 
     @property
     def zero_point(self) -> int:
-        """Of the result."""
+        """Zero point of the result."""
         return int(self.scaling[-1][1][1][0])
 
     @property
     def columns(self) -> int:
-        """How many columns differ in what happens after the biases: all, or 1."""
+        """Number of columns whose steps after the biases differ: all, or 1."""
         return max(array.size for _, numbers in self.scaling for array in (*numbers, self.slope))
 
     def evaluate(self, sums: np.ndarray) -> np.ndarray:
-        """What the operators make of sums [n, columns], biases among them."""
+        """The result of the operators for sums [n, columns] that include the biases."""
         value = sums
         for op, numbers in self.scaling:
             if op == "cast":
@@ -360,10 +359,8 @@ class RequantizingChain:
                 value = FUSIBLE_OPS[op].numpy(value, *numbers)
         return value
 
-    def add(
-        self, step: EpilogueOp, current: int, others: list[int], numbers: list[np.ndarray]
-    ) -> bool:
-        """Takes a step of value number `current`; whether it is of a form that can be."""
+    def add(self, step: EpilogueOp, current: int, others: list[int], numbers: list[np.ndarray]) -> bool:
+        """Adds a step that reads value number `current`; returns whether the chain supports it."""
         if not self.scaling:
             if step.op == "add" and step.dtype == "int32":
                 self.biases.append(others[0] - 1)
@@ -387,14 +384,14 @@ class RequantizingChain:
 
 
 def requantizing_chain(region: Region, arguments: list[relax.Expr]) -> RequantizingChain | None:
-    """The chain of a region that sums products of integers; None if it has none.
+    """The chain of a region that sums integer products; None if it has none.
 
     Parameters
     ----------
     region : Region
         With steps that end in a quantisation.
     arguments : list of relax.Expr
-        Its inputs and operands.
+        The region's inputs and operands.
     """
     if region.op not in _ANCHORS or not region.epilogue or region.inputs[1].dtype not in RANGES:
         return None
@@ -419,7 +416,7 @@ def requantizing_chain(region: Region, arguments: list[relax.Expr]) -> Requantiz
 def bounds_of_sums(
     region: Region, arguments: list[relax.Expr]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The least and the largest sum of products of each column, int64; None if not known."""
+    """The smallest and the largest sum of products of each column, int64; None if unknown."""
     further = dict(zip(zero_point_inputs(region), arguments[2:], strict=False))
     b_zero = further.get("b", region.attrs.get("b_zero_point", 0))
     if not isinstance(arguments[1], ir.GenericConst):
@@ -434,7 +431,7 @@ def bounds_of_sums(
     low, high = RANGES[quantized_dtype(region)]
     if isinstance(region.attrs.get("a_zero_point"), str):
         low, high = low - high, high - low
-    else:  # what is padded counts as 0
+    else:  # padding counts as 0
         centre = region.integer("a_zero_point", 0)
         low, high = min(low - centre, 0), max(high - centre, 0)
     positive, negative = np.maximum(weight, 0).sum(axis=0), np.minimum(weight, 0).sum(axis=0)
@@ -442,7 +439,7 @@ def bounds_of_sums(
 
 
 def _number(region: Region, arguments: list[relax.Expr], value: int) -> np.ndarray | None:
-    """A value of an epilogue if it is known and the same for all rows; flat."""
+    """A value of an epilogue, flat, if it is constant and equal for all rows; else None."""
     first, columns = 1 + len(region.operands), region.output.shape[-1]
     if value >= first:
         step = region.epilogue[value - first]
@@ -457,5 +454,5 @@ def _number(region: Region, arguments: list[relax.Expr], value: int) -> np.ndarr
 
 
 def _is_ordinary(scale: np.ndarray) -> bool:
-    """Whether numbers are positive and far from the limits of f32."""
+    """Whether all numbers are positive and far from the limits of f32."""
     return bool(np.all((scale > 1 / _ORDINARY) & (scale < _ORDINARY)))

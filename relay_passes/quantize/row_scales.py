@@ -1,4 +1,4 @@
-"""Products of a tensor with a scale for every row, and of a weight with a scale of its own."""
+"""Products of a tensor with a scale per row, and products with a weight that stays at 8 bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 def row_scales(decisions: DecisionLog | None = None) -> Rule:
     """Makes the rule for products of rows that each have a scale and a zero point.
 
-    The product is of 8-bit integers, scaled afterwards.
+    The product multiplies 8-bit integers, and is scaled afterwards.
 
     Before
 
@@ -39,16 +39,16 @@ def row_scales(decisions: DecisionLog | None = None) -> Rule:
 
         lv = R.astype(R.subtract(const_w, zW), "int32")     # without the subtraction if zW is 0
         lv1 = R.matmul(R.astype(q, "int32"), lv, out_dtype="int32")
-        lv2 = R.multiply(R.astype(z, "int32"), const_sums)  # of the columns of w - zW: int32 [N]
+        lv2 = R.multiply(R.astype(z, "int32"), const_sums)  # sums of columns of w - zW: int32 [N]
         lv3 = R.astype(R.subtract(lv1, lv2), "float32")
         lv4 = R.multiply(R.multiply(lv3, sW), s)
 
         sum_k (q - z) s (w - zW) sW = s sW (sum_k q (w - zW) - z sum_k (w - zW))
 
-    That is what torch's quantisation of tokens leaves (`choose_qparams_per_token`); without z it
-    has no second term. Kernels have one zero point for all rows, so the term is a tensor of the
-    result's size. A reshape that keeps rows may stand before the product. Sums that may need more
-    than 32 bits stay in f32, and so do weights that are no constants.
+    This is the form of torch's quantisation of tokens (`choose_qparams_per_token`); without z the
+    second term is missing. Kernels have one zero point for all rows, so the term is a tensor of the
+    result's size. A reshape that keeps rows may be in front of the product. Sums that may need more
+    than 32 bits stay in f32, and so do products with weights that are no constants.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def row_scales(decisions: DecisionLog | None = None) -> Rule:
         lead = known_tensor(x).shape[:-1]
 
         def in_shape(part: relax.Expr) -> relax.Expr:
-            """A tensor of rows with as many dimensions as the operand has."""
+            """A tensor with one row per row of the product, in the operand's rank."""
             shape = (*lead, known_tensor(part).shape[-1])
             same = known_tensor(part).shape == shape
             return part if same else emit(op.reshape(part, relax_shape(shape, x)))
@@ -94,15 +94,15 @@ def row_scales(decisions: DecisionLog | None = None) -> Rule:
 
 
 def _known_weight(weight: Quantized) -> np.ndarray | str:
-    """The weight less its zero points, int32 [K, N]; or why there is no product of integers."""
+    """The weight minus its zero points, int32 [K, N], or why there is no product of integers."""
     values = known_centred(weight)
     if weight.data_dtype not in RANGES or values is None:
-        return "the weight is no constant of 8 bits"
+        return "the weight is not an 8-bit constant"
     if values.ndim != 2 or weight.quantization.axis not in (None, 1):
         return "the scale of the weight differs along another axis than columns"
     if not is_f32(weight.quantization.scale):
         return "a scale is not float32"
-    # A row's integers less their zero point are at most 255.
+    # A row's integers minus their zero point are at most 255.
     if np.any(255 * np.abs(values.astype(np.int64)).sum(axis=0) >= LIMIT):
         return "the sum may need more than 32 bits"
     return values
@@ -112,8 +112,8 @@ _Rows = tuple[relax.Expr, relax.Expr, "relax.Expr | None"]
 
 
 def _read_rows(graph: DataflowGraph, expr: relax.Expr) -> _Rows | None:
-    """(data, scale, zero point) of a product's first operand (data - zero point) * scale, with
-    numbers for every row; None if it has no scales of rows."""
+    """(data, scale, zero point) of an operand (data - zero point) * scale, with one number per row
+    each; None if the operand has another form."""
     scaled = graph.definition(expr)
     if is_call(scaled, "relax.reshape"):
         given, viewed = region_tensor(scaled.args[0]), region_tensor(scaled)
@@ -134,7 +134,7 @@ def _read_rows(graph: DataflowGraph, expr: relax.Expr) -> _Rows | None:
 
 
 def _for_rows(call: relax.Call) -> bool:
-    """Whether the second operand has one number for every row of the result, which is f32."""
+    """Whether the second operand has one number per row of the result, which is f32."""
     result, operand = region_tensor(call), region_tensor(call.args[1])
     if result is None or operand is None or not is_f32(call) or len(result.shape) < 2:
         return False
@@ -145,7 +145,7 @@ def _for_rows(call: relax.Call) -> bool:
 def stock_dynamic_quantize(
     graph: RuleGraph, block: Bindings, call: relax.Call
 ) -> relax.Expr | None:
-    """Rewrites DynamicQuantizeLinear from the form of TVM's ONNX importer to the one that we
+    """Rewrites DynamicQuantizeLinear from the form of TVM's ONNX importer to the form that we
     recognise.
 
     Before
@@ -189,7 +189,7 @@ def stock_dynamic_quantize(
         return None
     if given is None:
         return zero_point_of(block.emit, low, scale)
-    assert isinstance(scale, relax.Var)  # it is what `step` is bound to
+    assert isinstance(scale, relax.Var)  # `step` is bound to it
     block.at(scale)
     return scale_of(block.emit, step.args[0])
 
@@ -206,13 +206,13 @@ def weight_only_matmul(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
     After
 
         lv = R.astype(R.reshape(const_w, [1, K, N]), "float32")
-        lv1 = R.multiply(R.subtract(lv, z'), s')            # z', s': f32 [1, 1, N]; z' unless 0
+        lv1 = R.multiply(R.subtract(lv, z'), s')            # z', s': f32 [1, 1, N]; no z' if 0
         lv2 = R.matmul(x, R.reshape(lv1, [K, N]))
 
-    A weight with K / b blocks, each with its own scales, has the same form; here b is K. A scale
+    A weight with K / b blocks, each with its own scales, has this form, too; here b is K. A scale
     that differs along K would mean blocks of one row and as many scales as weights, so such weights
-    stay as they are. The weight's value is the same, bit for bit. It is for what `integer_products`
-    and `row_scales` leave.
+    are not changed. The weight's value stays equal, bit for bit. The rule applies to products that
+    `integer_products` and `row_scales` do not take.
     """
     weight = read_dequantize(graph.definition(call.args[1]))
     if weight is None or {weight.dtype, str(call.ty.dtype)} != {"float32"}:

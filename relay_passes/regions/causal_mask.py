@@ -3,19 +3,19 @@
     scores[i, j] is visible if j <= i + c
 
     lv = R.broadcast_to(R.const(-inf), (M, N)); lv1 = R.triu(lv, c + 1)     # to be added
-    lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, likewise
+    lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, also with triu
     const_mask                      # 0 where j <= i + c, -inf elsewhere; to be added
     R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
 
 An attention kernel that knows c skips the keys that no query sees, and reads no mask.
 
-A finite number hides nothing: a query whose other keys have scores as low sees the key. A mask of
-finite numbers therefore stays an operand, which is added, with one exception: numbers of at most
--2^126, such as the lowest ones of float32 and bfloat16 and their halves, where every query sees a
+A finite number hides nothing for certain: a query sees the key if all its other scores are as low.
+A mask of finite numbers therefore stays an operand that is added, with one exception: numbers of at
+most -2^126, such as the lowest ones of float32 and bfloat16 and their halves, if every query sees a
 key and nothing else is added to the scores. If all scores of a query are below 2^125 in magnitude,
-a hidden one is then at least 2^101 below a visible one (the distance of float32 numbers of this
-size), and its exponential is exactly 0. A second mask, which is not known now, may lower visible
-scores as far. The least number of float16, -65504, is too high: scores of -40000 are possible.
+a hidden score is then at least 2^101 below a visible one (the distance of float32 numbers of this
+size), and its exponential is exactly 0. A second mask, unknown at compile time, may lower visible
+scores as far. The lowest float16, -65504, is too high: scores of -40000 are possible.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import EpilogueOp, Region
 from tir_schedules.core.size import may_be_negative
 
-LOWEST = -(2.0**126)  # a finite number up to which a mask may hide scores below 2^125
-_SCALES = (2.0**-60, 2.0**60)  # behind a finite mask: hidden scores stay far below visible ones
+LOWEST = -(2.0**126)  # finite numbers up to this hide scores below 2^125
+_SCALES = (2.0**-60, 2.0**60)  # after a finite mask: hidden scores stay far below visible ones
 _VIEWS = (*RESHAPES, "relax.broadcast_to", "relax.astype")
-_FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number
+_FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # the argument that is the number
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class CausalScores:
     Attributes
     ----------
     region : Region
-        Without the steps and the operands that only wrote the mask.
+        The region without the steps and operands of the mask.
     operands : tuple of relax.Expr
-        What its operands stand for.
+        The values of the region's operands.
     causal : int or None
-        Key j is visible to query i if j <= i + causal, which may be symbolic; None: every key.
+        Key j is visible to query i if j <= i + causal (may be symbolic); None: all are visible.
     """
 
     region: Region
@@ -61,7 +61,7 @@ class CausalScores:
 def without_causal_mask(
     graph: DataflowGraph, region: Region, operands: Sequence[relax.Expr]
 ) -> CausalScores:
-    """Scores with their causal masks, if there are any, as a number.
+    """Scores with their causal masks, if there are any, replaced by a number.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def without_causal_mask(
     region : Region
         The scores, whose result is [..., M, N] and the input of a softmax.
     operands : sequence of relax.Expr
-        What the region's operands stand for.
+        The values of the region's operands.
     """
     infinite = _Masks(graph, CausalScores(region, tuple(operands), None), False).removed()
     all_masks = _Masks(graph, infinite, True).removed()
@@ -81,7 +81,7 @@ def without_causal_mask(
 
 
 class _Masks:
-    """Takes causal masks of -inf out of scores; if `finite`, also those of numbers."""
+    """Removes causal masks of -inf from scores; if `finite`, also masks of finite numbers."""
 
     def __init__(self, graph: DataflowGraph, scores: CausalScores, finite: bool) -> None:
         self.graph, self.finite = graph, finite
@@ -91,7 +91,7 @@ class _Masks:
         self.shape: tuple[int, int] = (self.region.output.shape[-2], self.region.output.shape[-1])
 
     def removed(self) -> CausalScores:
-        """The scores without them, and without what the result does not need."""
+        """The scores without the masks, and without steps that the result does not need."""
         index = 0
         while index < len(self.steps):
             mask = self.mask(index) if self.stays_hidden(index) else None
@@ -105,16 +105,16 @@ class _Masks:
         return self.without_unused()
 
     def number(self, value: int) -> float | None:
-        """The number that a value is, if it is one."""
+        """The number that a value is; None if it is no constant."""
         step = self.steps[value - self.first] if value >= self.first else None
         return step.value if step is not None and step.op == "constant" else None
 
     def operand(self, value: int) -> relax.Expr | None:
-        """What is read for a value, if it is an operand."""
+        """The expression of a value that is an operand, else None."""
         return self.operands[value - 1] if 1 <= value < self.first else None
 
     def mask(self, index: int) -> tuple[int, int] | None:
-        """(what is masked, c) of a step that hides keys j > i + c."""
+        """(masked value, c) of a step that hides keys j > i + c; None for any other step."""
         step = self.steps[index]
         if step.op == "add":
             for value, mask in (step.args, step.args[::-1]):
@@ -137,9 +137,9 @@ class _Masks:
         return None
 
     def stays_hidden(self, index: int) -> bool:
-        """Whether what a step hides stays hidden up to the result, its only use.
+        """Whether keys that a step hides stay hidden up to the result, its only use.
 
-        What hides by a finite number may be multiplied by numbers within `_SCALES` only.
+        Keys hidden by a finite number may only be multiplied by numbers within `_SCALES`.
         """
         value, scale = self.first + index, 1.0
         for number, step in enumerate(self.steps[index + 1 :], index + 1):
@@ -159,7 +159,7 @@ class _Masks:
         return value == self.result and (not self.finite or _SCALES[0] <= scale <= _SCALES[1])
 
     def pass_by(self, removed: int, value: int) -> None:
-        """Takes out the step whose result is `removed`, for which `value` is used then."""
+        """Removes the step with the result `removed`; its users read `value` instead."""
 
         def renumbered(arg: int) -> int:
             arg = value if arg == removed else arg
@@ -170,7 +170,7 @@ class _Masks:
         self.result = renumbered(self.result)
 
     def without_unused(self) -> CausalScores:
-        """The region with these steps, without what its result does not need."""
+        """The region with these steps, without steps that its result does not need."""
         first, steps = self.first, self.steps
         needed = {0, self.result}
         for value in range(first + len(steps) - 1, first - 1, -1):
@@ -188,7 +188,7 @@ class _Masks:
 
 
 def _least(causal: int | None, diagonal: int) -> int | None:
-    """The smaller one of two bounds; None if that depends on symbols."""
+    """The smaller of two bounds; None if that depends on symbols."""
     if causal is None or not may_be_negative(causal + diagonal * -1):
         return diagonal
     return causal if not may_be_negative(diagonal + causal * -1) else None
@@ -202,9 +202,9 @@ def _highest(finite: bool) -> float:
 def additive_diagonal(
     graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, int], finite: bool = False
 ) -> int | None:
-    """c, if adding a mask hides exactly the keys j > i + c from query i, for all batches alike.
+    """c, if adding a mask hides exactly the keys j > i + c from query i in every batch; else None.
 
-    If `finite`, numbers of at most `LOWEST` hide, too, if every query sees a key.
+    If `finite`, numbers up to `LOWEST` also hide, provided that every query sees a key.
     """
     if isinstance(mask, ir.GenericConst):
         array = _matrix(mask, shape)
@@ -231,9 +231,9 @@ def additive_diagonal(
 
 
 def _diagonal(visible: np.ndarray, infinite: bool) -> int | None:
-    """c, if keys are visible where j <= i + c; a query that sees no key only if `infinite`.
+    """c, if keys are visible where j <= i + c; a query may see no key only if `infinite`.
 
-    With a finite number in place of all its scores the softmax of such a query is none of -inf.
+    If a finite number replaces all scores of a query, its softmax differs from that of -inf.
     """
     rows, columns = visible.shape
     counts = visible.sum(axis=1)
@@ -254,7 +254,7 @@ def _is_matrix(expr: relax.Expr, shape: tuple[int, int]) -> bool:
 
 
 def _matrix(expr: relax.Expr | None, shape: tuple[int, int]) -> np.ndarray | None:
-    """A constant of that shape; None of anything else."""
+    """A constant of the shape [1, ..., M, N] as [M, N]; None for anything else."""
     if not isinstance(expr, ir.GenericConst) or not _is_matrix(expr, shape):
         return None
     return np.asarray(expr.value.numpy().reshape(shape))

@@ -1,9 +1,9 @@
-"""Makes steps of an epilogue from Relax operators: which are fusible, and as which steps.
+"""Makes epilogue steps of Relax operators: which operators are fusible, and as which steps.
 
-An argument that is computed outside is an operand, unless the region can compute it at no cost: a
-dequantised tensor is read as the 8-bit one, a tensor widened from bfloat16 as the bfloat16 one, a
-scale times a vector of scales is multiplied in registers, and the scale or zero point of a dynamic
-quantisation is read from its range.
+A value that is computed outside is an operand, unless the region can compute it at no cost: a
+dequantised tensor is read as 8 bits, a tensor widened from bfloat16 as bfloat16, a scale times a
+vector of scales is multiplied in registers, and the scale or zero point of a dynamic quantisation
+is read from its range.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tir_schedules.core.region import EpilogueOp, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
 VALUE_DTYPES = ("float32", "bool", "int32", "bfloat16")
-REAL_DTYPES = ("float32", "bfloat16")  # whose constants are numbers of a step; others are operands
+REAL_DTYPES = ("float32", "bfloat16")  # scalar constants of other types are operands
 CAST_SOURCES = ("float32", "bfloat16", "int32", *RANGES)
 CAST_DTYPES = ("float16", "float64", "int64", *CAST_SOURCES)
 INTEGER_OPERATORS = ("relax.add", "relax.subtract")
 
 
 def plain_step(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
-    """An operator that is one step of its own name; None if it is not fusible."""
+    """An operator that becomes one step of its name; None if it is not fusible."""
     entry = FUSIBLE_BY_RELAX.get(op_name(call))
     if entry is None or len(call.args) < entry.arity:
         return None
@@ -46,12 +46,12 @@ def plain_step(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) 
 
 
 def is_fusible(call: relax.Expr) -> bool:
-    """Whether an expression calls an operator on elements that epilogues have."""
+    """Whether an expression calls an operator that can be a step of an epilogue."""
     return op_name(call) in FUSIBLE_BY_RELAX or op_name(call) in STEPS
 
 
 def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
-    """The value an argument stands for: inside the region, a number, or read from outside."""
+    """The value of an argument: inside the region, a number, or an operand; else None."""
     if isinstance(expr, relax.Var) and expr in epilogue.values:
         return epilogue.values[expr]
     tensor = region_tensor(expr)
@@ -71,7 +71,7 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
 
 
 def broadcasts(shape: tuple[int, ...], output: tuple[int, ...]) -> bool:
-    """Whether numpy would broadcast a shape to another one that stays as it is."""
+    """Whether NumPy would broadcast the first shape to the second."""
     if len(shape) > len(output):
         return False
     aligned = output[len(output) - len(shape) :]
@@ -79,7 +79,7 @@ def broadcasts(shape: tuple[int, ...], output: tuple[int, ...]) -> bool:
 
 
 def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
-    """The scale or zero point of a dynamic quantisation, out of its range."""
+    """The scale or zero point of a dynamic quantisation, read from its range; else None."""
     found = graph.item_of_range(expr)
     if found is None:
         return None
@@ -97,15 +97,15 @@ def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Va
 def _computed_anew(
     graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr, tensor: Tensor
 ) -> Value | None:
-    """What is computed outside and costs nothing here.
+    """A value that is computed outside and that the region can compute at no cost; else None.
 
-    A dequantised tensor is read as the 8-bit one, a f32 tensor that is widened as the bfloat16 one.
-    Of a product, one factor must be the scale of a dynamic quantisation.
+    A dequantised tensor is read as 8 bits, an f32 tensor widened from bfloat16 as bfloat16. One
+    factor of a product must be the scale of a dynamic quantisation.
     """
     call = graph.definition(expr)
     if call is None or not broadcasts(tensor.shape, epilogue.shape):
         return None
-    # Another region that ends with this value keeps the narrow one to itself.
+    # A region that ends with this value does not store the narrow one.
     inside = graph.position[expr] in graph.taken
     value: Value | None = None
     if is_call(call, "relax.dequantize") and not inside:
@@ -134,7 +134,7 @@ def _clip(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Va
     if value is None or str(call.ty.dtype) != "float32":
         return None
     low, high = (float(bound.value) for bound in call.args[1:])
-    # In this order AVX-512 needs no copy where x * clip(...) follows.
+    # This order saves AVX-512 a copy if x * clip(...) follows.
     value = epilogue.step("minimum", (value, epilogue.number(high)))
     return epilogue.step("maximum", (value, epilogue.number(low)))
 
@@ -147,7 +147,7 @@ def _leaky_relu(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call)
 
 
 def _where(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
-    """A choice; that of a PReLU, where(x < 0, x * slope, x), is one step with its operands."""
+    """A choice; a PReLU, where(x < 0, x * slope, x), becomes one step with its operands."""
     x = call.args[2]
     compared, scaled = (graph.definition(arg) for arg in call.args[:2])
     if (op_name(compared), op_name(scaled)) == ("relax.less", "relax.multiply"):
@@ -161,7 +161,7 @@ def _where(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> V
 
 
 def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
-    """A square, or the power 0.5 or -0.5, which differ from roots at -inf and -0."""
+    """A square, or the power 0.5 or -0.5, which differs from the root at -inf and -0."""
     exponent = scalar_constant(call.args[1])
     operator = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(exponent or 0.0)
     value = value_of(graph, epilogue, call.args[0])
@@ -180,7 +180,7 @@ def _cast(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Va
     if str(source.ty.dtype) not in CAST_SOURCES or dtype not in CAST_DTYPES:
         return None
     if str(source.ty.dtype) in RANGES and dtype == "int32":
-        return None  # the beginning of an integer product, whose kernel reads 8 bits
+        return None  # begins an integer product, whose kernel reads 8 bits
     value = value_of(graph, epilogue, source)
     return None if value is None else epilogue.step("cast", (value,), dtype)
 
@@ -188,7 +188,7 @@ def _cast(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Va
 def _parameters(
     graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call
 ) -> tuple[Value, Value] | None:
-    """Scale and zero point of a quantise or dequantise, if they are for the tensor or columns."""
+    """Scale and zero point of a quantise or dequantise, if scalar or one per column; else None."""
     tensor = region_tensor(call.args[0])
     if tensor is None:
         return None
@@ -240,7 +240,7 @@ STEPS: dict[str, Callable[[DataflowGraph, EpilogueSteps, relax.Call], Value | No
     "relax.quantize": _quantize,
     "relax.dequantize": _dequantize,
 }
-"""What adds the steps of one operator; of others `plain_step` does."""
+"""Adds the steps of one operator; all other operators use `plain_step`."""
 
 
 Value = tuple[str, int]
@@ -249,27 +249,25 @@ ACC = ("acc", 0)
 
 @dataclass
 class EpilogueSteps:
-    """EpilogueSteps: the epilogue of a region while it grows.
+    """The epilogue of a region while it grows.
 
     A value inside a region is named ("acc", 0), ("operand", i) or ("step", i).
-
-    The epilogue of a region while it grows.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of the values inside.
     values : dict
-        What the variables inside stand for.
+        The variables inside, and their values.
     operands : list of (relax.Expr, Tensor)
-        What the epilogue reads: the expression and the tensor the kernel sees, which has another
-        shape only if a reshape was passed.
+        What the epilogue reads: the expression, and the tensor that the kernel sees, whose shape
+        differs only after a reshape.
     steps : list of (operator, arguments, number, dtype)
         In execution order.
     inlined : list of int
-        Positions of the bindings computed anew.
+        Positions of the bindings that the region computes again.
     own_range : relax.Expr or None
-        What stands in `DataflowGraph.range_items` for the range that the kernel itself finds.
+        The range in `DataflowGraph.range_items` that the kernel itself finds.
     """
 
     shape: tuple[int, ...]
@@ -280,14 +278,14 @@ class EpilogueSteps:
     own_range: relax.Expr | None = None
 
     def copy(self) -> EpilogueSteps:
-        """An independent copy, to come back to."""
+        """An independent copy, to return to."""
         other = copy.copy(self)
         other.values, other.operands = dict(self.values), list(self.operands)
         other.steps, other.inlined = list(self.steps), list(self.inlined)
         return other
 
     def numbered(self) -> tuple[EpilogueOp, ...]:
-        """The steps that are read, with their arguments numbered as a Region wants them."""
+        """The steps that are read, their arguments numbered as in a Region."""
         read = {len(self.steps) - 1}
         for index in reversed(range(len(self.steps))):
             if index in read:
@@ -311,12 +309,12 @@ class EpilogueSteps:
         return ("step", len(self.steps) - 1)
 
     def number(self, number: float) -> Value:
-        """A constant, once."""
+        """A step for a constant; equal constants share one step."""
         return self.once(("constant", (), number, "float32"))
 
     def once(self, entry: tuple[str, tuple[Value, ...], float | None, str]) -> Value:
-        """A step, once."""
-        # As text: 0.0 == -0.0, and a NaN is not equal to itself.
+        """A step; equal entries share one step."""
+        # Compared as text: 0.0 == -0.0, and a NaN is not equal to itself.
         known = [repr(step) for step in self.steps]
         if repr(entry) not in known:
             self.steps.append(entry)
@@ -324,7 +322,7 @@ class EpilogueSteps:
         return ("step", known.index(repr(entry)))
 
     def operand(self, expr: relax.Expr, tensor: Tensor) -> Value:
-        """An operand, once."""
+        """An operand; equal operands share one number."""
         entry = (expr, Tensor(tensor.shape, tensor.dtype))
         if entry not in self.operands:
             self.operands.append(entry)

@@ -1,12 +1,11 @@
-"""Anchors, from which regions grow; of integer and bfloat16 products, what is really read.
+"""Anchors, from which regions grow, and the tensors that integer and bfloat16 products really read.
 
     lv = R.subtract(R.astype(q, "int32"), z)        # zero point; or R.astype alone
     lv1 = R.matmul(lv, R.astype(const_w, "int32"), out_dtype="int32")
 
-The kernel reads q, z and const_w; R.matmul(q, const_w, out_dtype="int32") says the same without
-zero points. If nothing else needs q = R.quantize(x, ...), it reads x and
-quantises it itself. Likewise, an f32 tensor that is rounded to bfloat16 for this product alone is
-read as f32.
+The kernel reads q, z and const_w. Without zero points, R.matmul(q, const_w, out_dtype="int32") has
+this meaning, too. If nothing else needs q = R.quantize(x, ...), the kernel reads x and quantises it
+itself. Likewise, it reads an f32 tensor that is rounded to bfloat16 only for this product.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ class Anchor:
     Attributes
     ----------
     position : int
-        Where its binding stands in the block.
+        Position of the call's binding in the block.
     op : str
         The template's name.
     inputs : tuple of relax.Expr
-        What the kernel reads, in the template's order.
+        The tensors that the kernel reads, in the template's order.
     attrs : dict
-        For the region.
+        Attributes of the region.
     output : Tensor or None
-        The anchor's result; None if its shape is not known.
+        The anchor's result; None if its shape is unknown.
     absorbed : tuple of int
         Positions of bindings between `inputs` and the call.
     otherwise : str
-        Another template, for what the first one rejects; "" if there is none.
+        The template to try if the first one rejects the call; "" if there is none.
     open_weight : int or None
-        Which of the inputs is packed as a constant is, although its value is given at run time.
+        Number of the input that is packed like a constant although it is dynamic.
     """
 
     position: int
@@ -64,7 +63,7 @@ class Anchor:
     open_weight: int | None = None
 
     def region(self) -> Region | None:
-        """The region without an epilogue; None if a shape is not known."""
+        """The region without an epilogue; None if a shape is unknown."""
         tensors = [region_tensor(expr) for expr in self.inputs]
         if self.output is None or any(tensor is None for tensor in tensors):
             return None
@@ -77,7 +76,7 @@ class Anchor:
 
 
 Matcher = Callable[[DataflowGraph, int, relax.Call], "Anchor | str | None"]
-"""(block, position, call) -> its anchor. A str says why a call that could be an anchor is none;
+"""(block, position, call) -> its anchor. A str says why a call that could be an anchor is not one;
 None means an ordinary operator."""
 
 
@@ -88,9 +87,9 @@ class Operand:
     Attributes
     ----------
     source : relax.Expr
-        What the kernel reads.
+        The tensor that the kernel reads.
     attrs : dict
-        Attributes of the region, with names as tir_schedules.product.zero_points has them.
+        Attributes of the region, named as in tir_schedules.product.zero_points.
     inputs : dict
         Further inputs: "range", "a", "b" or "scale" -> expression.
     absorbed : list of int
@@ -103,8 +102,8 @@ class Operand:
     absorbed: list[int] = field(default_factory=list)
 
     def passes(self, graph: DataflowGraph, name: str, operand: int = 0) -> relax.Call | None:
-        """The call of that operator that computes the source, if it is one; the kernel reads one of
-        its operands from then on."""
+        """The call of operator `name` that computes the source, else None; from then on the kernel
+        reads one of its operands."""
         call = graph.definition(self.source)
         if not is_call(call, name):
             return None
@@ -114,7 +113,7 @@ class Operand:
 
 
 def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operand | None:
-    """The 8-bit tensor that an operand is, or that is behind an int32 one; None if there is none.
+    """The 8-bit tensor that an operand is, or is cast from; None if there is none.
 
     Parameters
     ----------
@@ -139,7 +138,7 @@ def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operan
 
 
 def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
-    """Lets the kernel quantise A if the 8-bit tensor is made for this product alone."""
+    """Lets the kernel quantise A if only this product reads the 8-bit tensor."""
     call = graph.definition(found.source)
     if not is_call(call, "relax.quantize") or not feeds_this_alone(graph, found.source):
         return
@@ -152,12 +151,12 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     if found.attrs.get("a_zero_point") == "dynamic":
         chain = match_dynamic_quantize(graph, graph.position[found.source])
         if chain is None:
-            return  # by the range of another tensor
+            return  # the scale comes from the range of another tensor
         attrs["a_scale"] = "dynamic"
         attrs |= chain.attributes
         found.absorbed += graph.range_chain(scale)
     elif source is not None and all(
-        # Both are numbers of the range that the product's zero point comes from.
+        # Scale and zero point are items of the range that the product's zero point comes from.
         item is not None and item[1] == index and item[0].same_as(source)
         for index, item in enumerate(items)
     ):
@@ -165,11 +164,11 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
         found.absorbed += graph.range_chain(scale)
     elif number is not None and scalar_constant(zero_point) == found.attrs.get("a_zero_point", 0):
         if _computed_from_bytes(graph, x, graph.position[found.source]):
-            return  # by a kernel that reads and writes 8 bits; as f32 it were four times as much
+            return  # a kernel reads and writes it as 8 bits; f32 takes four times the bytes
         attrs["a_scale"] = number
     else:
         return
-    # A positive scale that is no subnormal; others keep the operator's own kernel.
+    # Only a normal, positive scale; any other keeps the operator's own kernel.
     if number is not None and not 2.0**-100 < number < 2.0**100:
         return
     found.passes(graph, "relax.quantize")
@@ -177,9 +176,9 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
 
 
 def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool:
-    """Whether operators on elements, not part of a region, make x of 8-bit tensors of its shape.
+    """Whether elementwise operators outside any region compute x from 8-bit tensors of its shape.
 
-    Only for one use: others may need x in memory anyway.
+    Only if x has one use: others may need x in memory anyway.
     """
     call = graph.definition(x)
     if call is None or graph.position[x] in graph.taken or graph.only_user(x) != user:
@@ -197,7 +196,7 @@ def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool
 
 
 def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
-    """Lets the kernel round an operand to 16 bits if that is done for this product alone."""
+    """Lets the kernel round an operand to 16 bits if only this product reads the rounded tensor."""
     call = graph.definition(found.source)
     wide = is_call(call, "relax.astype") and str(call.args[0].ty.dtype) == "float32"
     if wide and feeds_this_alone(graph, found.source):
@@ -205,7 +204,7 @@ def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
 
 
 def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether an 8-bit tensor is only there for one product with a constant weight."""
+    """Whether an 8-bit tensor is read only by one product with a constant weight."""
     if not feeds_this_alone(graph, expr):
         return False
     user = graph.users[expr][0]
@@ -221,10 +220,10 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
 
 
 def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether a value has one user, has not become part of another region, and is no output.
+    """Whether a value has one user, is not part of another region, and is no output.
 
-    What the user makes of it must have one user, too: it is followed to the product. Without
-    fusion nothing is made for one product: its operands stand in memory as they are.
+    Casts, subtractions and permutations that use it must have one user too, down to the product.
+    Without fusion it is False: the operands of a product are read from memory as they are.
     """
     if not graph.fuse or graph.position[expr] in graph.taken:
         return False
@@ -239,8 +238,8 @@ def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
 def _zero_point(
     graph: DataflowGraph, name: str, found: Operand, expr: relax.Expr
 ) -> int | str | None:
-    """The attribute for a zero point, which is read on the way; None if the kernels have no place
-    for it."""
+    """The attribute for a zero point, whose tensors are added to `found`; None if no kernel
+    supports it."""
     number = scalar_constant(expr)
     if number is not None:
         return int(number)
@@ -271,23 +270,22 @@ def _zero_point(
     return "input" if str(call.args[0].ty.dtype) in RANGES else None
 
 
-# Recognises products with a weight that stays at 8 bits or less, for weight_only_matmul.
+# Recognises products with a weight of 8 bits or fewer, for weight_only_matmul.
 #
 #     lv = R.astype(const_w, "float32")                   # int8 or uint8 [B, K / B, N]
-#     lv1 = R.subtract(lv, const_z)                       # f32, broadcast from [B, 1, N]; or
-#     missing
-#     lv2 = R.multiply(lv1, const_s)                      # likewise
+#     lv1 = R.subtract(lv, const_z)                       # f32, from [B, 1, N]; may be missing
+#     lv2 = R.multiply(lv1, const_s)                      # f32, from [B, 1, N]
 #     lv3 = R.reshape(lv2, [K, N])
 #     lv4 = R.matmul(x, lv3)
 #
-# There may be a reshape of the constant; without any reshape there is one block. A strided_slice
-# after the last reshape drops the padding of a short last block. The number of bits follows from
-# the values of the constant. A type argument of the matmul, int8, permits to quantise x so.
+# The constant may be reshaped, too; without any reshape there is one block. A strided_slice after
+# the last reshape drops the padding of a short last block. The values of the constant determine the
+# number of bits. A type argument of the matmul, int8, permits to quantise x to int8.
 
 
 def _passes_constant(graph: DataflowGraph, found: Operand, name: str) -> relax.Expr | None:
-    """The constant that an operator of two arguments adds to a value; None if the value is computed
-    in another way."""
+    """The constant operand of an operator of two arguments, which is passed; None if the value is
+    computed in another way."""
     call = graph.definition(found.source)
     if not is_call(call, name):
         return None
@@ -351,7 +349,7 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
 
 
 def _cuts_rows(graph: DataflowGraph, chain: Operand) -> bool:
-    """Passes a slice of the first rows; False if it is any other slice."""
+    """Passes a slice of the first rows, if there is one; False for any other slice."""
     shape = static_tensor(chain.source)
     call = chain.passes(graph, "relax.strided_slice")
     if call is None:
@@ -368,13 +366,13 @@ def _cuts_rows(graph: DataflowGraph, chain: Operand) -> bool:
 
 
 def _per_block(constant: relax.Expr, shape: tuple[int, ...], reshaped: bool) -> bool:
-    """Whether a constant holds a number for each block, or column, or both, of [B, b, N]."""
+    """Whether a constant of shape [B, b, N] holds one number per block, per column, or both."""
     tensor = static_tensor(constant)
     rank = 3 if reshaped else 2
     if tensor is None or tensor.dtype != "float32" or len(tensor.shape) > rank:
         return False
     blocks, steps, columns = (1,) * (3 - len(tensor.shape)) + tensor.shape
-    # What is stored is read as [B, N]: of few dimensions, only columns may differ.
+    # The kernel reads it as [B, N]: with fewer than three dimensions, only columns may differ.
     as_read = per_block_shape(tensor.shape)
     return (
         steps == 1
@@ -385,7 +383,7 @@ def _per_block(constant: relax.Expr, shape: tuple[int, ...], reshaped: bool) -> 
 
 
 def _bits(weight: np.ndarray, shape: tuple[int, ...]) -> int:
-    """The fewest bits that hold every number, where blocks are whole words of them."""
+    """The fewest bits that hold every number and divide each block into whole words."""
     low, high = int(weight.min()), int(weight.max())
     for bits in (2, 4):
         word_steps = 32 // bits
@@ -397,7 +395,7 @@ def _bits(weight: np.ndarray, shape: tuple[int, ...]) -> int:
 
 
 def _common(zero: relax.Expr) -> float | None:
-    """The zero point if it is one finite number for all."""
+    """The zero point, if it is one finite number for all elements; else None."""
     array = zero.value.numpy()
     first = float(array.flat[0])
     return first if math.isfinite(first) and (array == array.flat[0]).all() else None

@@ -26,23 +26,21 @@ from .integer_anchor import Anchor, Matcher, Operand, feeds_this_alone
 
 _PACKED_AT_RUN_TIME = ("float32", "bfloat16", "int8")
 _UNKNOWN = "a shape is not known at compile time"
-_NO_INTEGERS = "a zero point or integer type that no kernel has"
+_NO_INTEGERS = "no kernel supports its zero point or integer type"
 
 
 def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    """Anchors of convolutions: channels last.
+    """The anchor of a convolution with channels last; a str says why there is none.
 
         lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
-    A weight that is no constant is packed by operators on it (`pack_open_weights`). For 8-bit
-    integers and 16-bit floats, `integer_anchor` finds the tensors that x and the weight come from.
-
-    The anchor of a convolution; a str says why there is none.
+    A weight that is no constant is packed by operators (`pack_open_weights`). For 8-bit integers
+    and 16-bit floats, `integer_anchor` finds the tensors that x and the weight are computed from.
     """
     attrs = call.attrs
     layouts = layouts_of(call)
     if layouts != CHANNELS_LAST[op_name(call)]:
-        return f"the layouts {', '.join(layouts)}"
+        return f"its layouts {', '.join(layouts)} are not channels last"
     operands = _operands(graph, call)
     if operands is None:
         return _NO_INTEGERS
@@ -52,7 +50,7 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         return _UNKNOWN
     is_open = not isinstance(w.source, ir.GenericConst)
     if is_open and (weight.dtype not in _PACKED_AT_RUN_TIME or 0 in weight.shape):
-        return "a weight that is no constant"
+        return "the weight is not a constant"
     groups = int(attrs.groups)
     described: dict[str, Attribute] = {
         "strides": tuple(map(int, attrs.strides)),
@@ -77,7 +75,7 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
 
 
 def _plain_name(call: relax.Call) -> str:
-    """An operator's name, without those of the modules that have it."""
+    """An operator's name without its modules: "conv2d" for "relax.nn.conv2d"."""
     return op_name(call).rpartition(".")[2]
 
 
@@ -107,12 +105,12 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         elif rounds:
             integer_anchor.rounded_on_the_way(graph, left)
         elif graph.fuse and a.dtype == "float32" and graph.position.get(left.source) not in taken:
-            left.passes(graph, "relax.astype")  # reads what the activation is cast from
+            left.passes(graph, "relax.astype")  # reads the tensor before the cast
     else:
         if rounds:
             axes["rounded"] = a.dtype
         for name, operand in (("a_axes", left), ("b_axes", right)):
-            if rounds:  # rounded after the permutation, or before it
+            if rounds:  # the rounding may be before or after the permutation
                 integer_anchor.rounded_on_the_way(graph, operand)
             axes[name] = tuple(range(len(operand.source.ty.shape.values)))
             free = graph.position.get(operand.source) not in taken
@@ -152,9 +150,10 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
 
 
 def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
-    """The elementwise anchor at a position, for what is left when all other regions are formed.
+    """The elementwise anchor at a position, for conversions outside all other regions.
 
-    The conversion itself is the first step of the epilogue; the anchor is what it converts.
+    The conversion becomes the first step of the epilogue; the anchor is the tensor that it
+    converts.
     """
     call = graph.bindings[position].value
     if op_name(call) not in CONVERSIONS:
@@ -190,13 +189,13 @@ def _norm(_graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | st
 
 
 def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    """A call of the function that the front end writes for a recurrent layer."""
+    """The anchor of a call of the front end's function for a recurrent layer."""
     attrs = getattr(graph.programs.get(call.args[0]), "attrs", None) or {}
     if RECURRENT_ATTRS not in attrs:
         return None
     inputs = tuple(call.args[1].fields)
     weight = region_tensor(inputs[1])
-    # A weight that is computed is packed in every run; the template packs no bytes by operators.
+    # A computed weight is packed in every run; the template packs no int8 weight by operators.
     is_open = weight is not None and not weight.constant and weight.dtype != "int8"
     known = json.loads(attrs[RECURRENT_ATTRS])
     open_weight = 1 if is_open else None
@@ -216,9 +215,9 @@ MATCHERS: dict[str, Matcher] = {
 
 
 def scale_weight(threads: int) -> ir.transform.Pass:
-    """Scale weight: factors of the columns of activations become factors of the rows of a weight.
+    """Scale weight: moves factors of the columns of activations to the rows of a weight.
 
-    Before, [1, H, W, C] times [1, 1, 1, C], as after squeeze and excite
+    Before: x is [1, H, W, C] and s is [1, 1, 1, C], as after squeeze and excite
 
         lv = R.multiply(x, s)
         lv1 = R.matmul(lv, const_w)             # [C, N]
@@ -230,21 +229,20 @@ def scale_weight(threads: int) -> ir.transform.Pass:
         lv2 = R.matmul(x, lv1)
 
     The product then reads x directly, and its kernel scales the weight, block by block in cache
-    (tir_schedules/product/narrow_weight.py). That scales N * C numbers for each thread instead of H
-    * W * C in a pass over memory. Conditions: the product is f32, its factors are the same for all
-    rows, nothing else reads the scaled activations, and a thread has more rows than the weight has
+    (tir_schedules/product/narrow_weight.py). That scales N * C numbers per thread instead of H * W
+    * C in a pass over memory. Conditions: the product is f32, its factors are equal for all rows,
+    nothing else reads the scaled activations, and a thread has more rows than the weight has
     columns.
 
-    Each term is rounded as often as before, (s w) in place of (x s): with K terms, results differ
-    by no more than (2 K + 4) 2^-24 of the sum of their magnitudes, unless a number over- or
-    underflows.
+    Each term is rounded as often as before, (s w) instead of (x s): with K terms, results differ by
+    at most (2 K + 4) 2^-24 of the sum of their magnitudes, unless a number over- or underflows.
 
-    It needs A-normal form, and comes right before `partition`.
+    It needs A-normal form, and must run right before `partition`.
 
     Parameters
     ----------
     threads : int
-        That share the rows of a product.
+        Threads that share the rows of a product.
     """
 
     @rule("relax.matmul")
@@ -275,15 +273,15 @@ def scale_weight(threads: int) -> ir.transform.Pass:
 
 
 def note_scaled_weight(graph: DataflowGraph, found: Operand) -> None:
-    """Lets the kernel scale a constant weight if that is done for this product alone.
+    """Lets the kernel scale a constant weight if only this product reads the scaled weight.
 
     Parameters
     ----------
     graph : DataflowGraph
         The block.
     found : Operand
-        The second operand of a f32 product. Its source becomes the constant, and the factors of its
-        rows the input "scale".
+        The second operand of an f32 product. Its source becomes the constant, and the factors of
+        the constant's rows become the input "scale".
     """
     product = graph.definition(found.source)
     if not is_call(product, "relax.multiply") or not feeds_this_alone(graph, found.source):

@@ -13,10 +13,10 @@ After
     gv = fused_attention(q, k, v, mask)             # attributes: q_strides = "160,4,32,1", ...
 
 q, k and v are read in place: reshapes, permutations, slices and repeated heads become strides, and
-k and v of a narrower type are widened to float32 by the kernel.
-The result is written where the reshapes and permutations that follow would put it. A causal mask
-becomes a number (see causal_mask.py). A sink, the score of one more key whose value is 0, is
-written as a column of the scores that the softmax reads and the product does not:
+the kernel widens k and v of a narrower type to float32. The result is written to where the reshapes
+and permutations after it would put it. A causal mask becomes a number (see causal_mask.py). A sink
+is the score of one more key, whose value is 0. It is written as a column of the scores that the
+softmax reads and the product does not:
 
     lv3 = R.concat((scores, sinks), axis=-1)        # sinks: [..., 1]
     lv4 = fused_softmax(lv3)
@@ -53,20 +53,20 @@ _AXES = ("a_axes", "b_axes", "out_axes")
 
 
 class _Refusal(Exception):
-    """Why scores, softmax and product stay apart."""
+    """Why scores, softmax and product are not merged."""
 
 
 def merge_attention(isa: Isa) -> ir.transform.Pass:
-    """The pass, for one instruction set."""
+    """The pass for one instruction set."""
 
     reject = partial(template_for(OP).rejection, isa=isa)
     return merging_pass("tvm_hybrid.merge_attention", partial(find_attention, reject=reject))
 
 
 def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -> Findings:
-    """Every attention of a block, and every softmax of scores that is left, with the reason.
+    """Finds every attention of a block, and the reason for every softmax of scores that is in none.
 
-    `reject` says why the template cannot build a region, or None.
+    `reject` returns why the template cannot build a region, or None.
     """
     found = Findings()
     for position in graph.calls("softmax"):
@@ -87,12 +87,12 @@ def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -
 
 @dataclass
 class _Around:
-    """Positions of the scores and the product around a softmax, and of what is between them.
+    """Positions of the scores and the product around a softmax, and of the glue between them.
 
     Attributes
     ----------
     sink : relax.Expr or None
-        The last column of what the softmax reads, if it is no score.
+        The last column that the softmax reads, if it is no score; else None.
     """
 
     scores: int = 0
@@ -102,7 +102,7 @@ class _Around:
 
 
 def _around(graph: RegionGraph, softmax: int) -> _Around | None:
-    """What is around a softmax; None if no scores and no product are."""
+    """The scores and the product around a softmax; None if it lacks either."""
     found = _Around()
     glue, before = found.glue, graph.value(softmax).args[0]
     while is_call(made := graph.definition(before), *RESHAPES, "relax.concat"):
@@ -139,7 +139,7 @@ def _around(graph: RegionGraph, softmax: int) -> _Around | None:
 
 
 def _drops_last_column(graph: RegionGraph, position: int) -> bool:
-    """Whether a call takes all columns but the last, of all rows."""
+    """Whether a call drops the last column of a tensor and nothing else."""
     call = graph.value(position)
     if not is_call(call, "relax.strided_slice"):
         return False
@@ -151,12 +151,12 @@ def _drops_last_column(graph: RegionGraph, position: int) -> bool:
 
 
 def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
-    """The merge of three calls, and of reshapes between them.
+    """The merge of scores, softmax and product, and of reshapes between them.
 
     Raises
     ------
     _Refusal
-        If there is no attention region for it.
+        If no attention region can express them.
     """
     scores_at, product_at = around.scores, around.product
     calls = scores_at, softmax_at, product_at
@@ -181,7 +181,7 @@ def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
     )
     choices = [
         list(_read(graph, scores_at, 0, (batches, m, d))),
-        # With a row for each key.
+        # As one row per key.
         [
             replace(place, view=place.view.permuted((0, 2, 1)))
             for place in _read(graph, scores_at, 1, (batches, d, n))
@@ -198,7 +198,7 @@ def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
         if attrs is not None:
             break
     else:
-        raise _Refusal("the heads of its operands are cut in different ways")
+        raise _Refusal("its operands split the heads differently")
     if visible.causal is not None:
         attrs["causal"] = visible.causal
 
@@ -223,12 +223,12 @@ def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
 
 
 def _check(scores: Region, softmax: Region, product: Region) -> None:
-    """Refuses what an attention region has no words for."""
+    """Refuses what an attention region cannot express."""
     *batch, m, n = softmax.output.shape
     if softmax.attrs["axis"] != len(batch) + 1:
         raise _Refusal("the softmax is not along the last axis")
     if softmax.operands:
-        raise _Refusal("the probabilities are changed by another tensor")
+        raise _Refusal("an operator after the softmax reads another tensor")
     if len(scores.inputs) != 2 or len(product.inputs) != 2:
         raise _Refusal("a zero point is not known at compile time")
     rank = len(scores.output.shape)
@@ -247,14 +247,14 @@ def _check(scores: Region, softmax: Region, product: Region) -> None:
 
 
 def _operands(graph: RegionGraph, position: int) -> tuple[relax.Expr, ...]:
-    """What the epilogue of a call reads."""
+    """The operands of the epilogue of a call."""
     return tuple(graph.value(position).args)[len(graph.regions[position].inputs) :]
 
 
 def _part(
     region: Region, batch: Sequence[int], left: tuple[int, int], right: tuple[int, int]
 ) -> Region:
-    """A batch_matmul as a part: its tensors in the shape in which it multiplies them."""
+    """A batch_matmul as a part: its tensors in the shapes in which they are multiplied."""
     before = region.output.shape[:-2]
     return region.replace(
         inputs=tuple(
@@ -268,7 +268,7 @@ def _part(
 
 
 def _rebatched(tensor: Tensor, before: Sequence[int], batch: Sequence[int]) -> Tensor:
-    """An operand for another batch of equal size."""
+    """An operand reshaped to another batch shape of equal size."""
     leading = (1,) * (len(before) + 2 - len(tensor.shape)) + tensor.shape[:-2]
     if list(before) == list(batch) or len(tensor.shape) <= 2:
         return tensor
@@ -276,13 +276,13 @@ def _rebatched(tensor: Tensor, before: Sequence[int], batch: Sequence[int]) -> T
         return Tensor(tensor.shape[-2:], tensor.dtype)
     if leading == tuple(before):
         return Tensor((*batch, *tensor.shape[-2:]), tensor.dtype)
-    raise _Refusal(f"an operand {tensor} for a batch of {before} that is {batch} elsewhere")
+    raise _Refusal(f"the operand {tensor} has no form for the batch {batch} instead of {before}")
 
 
 def _read(
     graph: RegionGraph, position: int, index: int, shape: tuple[int, int, int]
 ) -> Iterator[Source]:
-    """Where an input of a batch_matmul may be read, the furthest first; the last is the input."""
+    """The tensors from which a batch_matmul's input may be read, the furthest first."""
     region = graph.regions[position]
     axes = region.numbers(_AXES[index], range(len(region.inputs[index].shape)))
     logical = (*region.output.shape[:-2], *shape[1:])
@@ -290,7 +290,7 @@ def _read(
     found = sources(graph, given, *[partial(_narrower, graph)] * (index == 1))
 
     def is_free(source: Source) -> bool:
-        """Whether nothing else needs the casts that are passed: they are kernels of their own."""
+        """Whether nothing else needs the casts passed on the way: each is a kernel of its own."""
         needed = graph.still_needed([*source.members, position], position)
         return not any(member in graph.regions for member in needed)
 
@@ -298,8 +298,8 @@ def _read(
 
 
 def _narrower(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
-    """The numbers of a float32 tensor in the narrower type that they are cast from; None if they
-    are not."""
+    """The tensor of a narrower type that a float32 tensor is cast from; None if it is no such
+    cast."""
     call, at = graph.definition(expr), graph.region_of(expr)
     if at is not None:
         region = graph.regions[at]
@@ -322,7 +322,7 @@ def _viewed(
     logical: Sequence[int],
     shape: tuple[int, int, int],
 ) -> Iterator[Source]:
-    """What has rows when its axes are permuted, broadcast and reshaped."""
+    """The sources that have rows once their axes are permuted, broadcast and reshaped."""
     for source in found:
         view = source.view.permuted(axes).broadcast(logical).reshaped(shape)
         if view is not None and _has_rows(view):
@@ -330,7 +330,7 @@ def _viewed(
 
 
 def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> Iterator[Source]:
-    """Where the result may be written, the furthest first; the last is where it is written."""
+    """The places to which the result may be written, the furthest first, its own place last."""
     region = graph.regions[position]
     var = graph.bindings[position].var
     view: StridedView | None = StridedView.contiguous(region.output.shape)
@@ -352,17 +352,17 @@ def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> 
 
 
 def _has_rows(view: StridedView) -> bool:
-    """Whether rows and columns have one stride each."""
+    """Whether rows and columns each have one stride."""
     return len(view.dims[1]) <= 1 and len(view.dims[2]) <= 1
 
 
 def _stride(view: StridedView, axis: int, default: int) -> int:
-    """Stride of a dimension with at most one digit."""
+    """Stride of a dimension with at most one digit; `default` if it has none."""
     return view.dims[axis][0][1] if view.dims[axis] else default
 
 
 def _layout(places: Sequence[Source]) -> dict[str, Attribute] | None:
-    """The attributes that say where q, k, v and the result lie; None if their heads differ."""
+    """Attributes with the strides of q, k, v and the result; None if heads split differently."""
     digits = common_digits([StridedView(place.view.dims[:1]) for place in places])
     if digits is None:
         return None
@@ -378,7 +378,7 @@ def _layout(places: Sequence[Source]) -> dict[str, Attribute] | None:
 
 
 def _computed(graph: RegionGraph, exprs: Sequence[relax.Expr]) -> set[int]:
-    """Positions of everything that values are computed from in the block."""
+    """Positions of all bindings of the block that some values are computed from."""
     found: set[int] = set()
     pending = [*exprs]
     while pending:

@@ -1,4 +1,4 @@
-"""Merge chains: consecutive regions that work row by row become one region, where that pays.
+"""Merge chains: merges consecutive regions that work row by row into one region, if that pays.
 
 Before
 
@@ -9,13 +9,13 @@ Before
 After
 
     gv = fused_mlp_chain(x, w0, b0, w1, g, b)
-    # sources "i0,i1,i2;p0,i3;p1,i4,i5,i0": what every part reads, inputs and results of parts
+    # sources "i0,i1,i2;p0,i3;p1,i4,i5,i0": operands of each part: inputs (i), parts' results (p)
 
 A chain begins at a matmul or a normalisation and grows along its users, in order. Whenever all
-results between its parts are needed only inside, `chains.cost` decides whether it continues. A step
-that does not pay ends the chain before it; the refused region keeps the reason. Chains of dynamic
-rows also end where they would copy too much code (`chain_code`). Reshapes between the parts may
-regroup rows, but must keep the last dimension.
+intermediate results are needed only inside the chain, `chains.cost` decides whether it continues.
+If a step does not pay, the chain ends before it, and the refused region keeps the reason. A chain
+of dynamic rows also ends if it would copy too much code (`lengths_worth`). Reshapes between the
+parts may regroup rows, but must keep the last dimension.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from .merge_regions import Findings, Merge, MergedInputs, RegionGraph, merging_p
 KIND = "mlp_chain"
 ROW_LOCAL = ("matmul", "layer_norm", "rms_norm")
 MOST_PARTS = 12
-COPIES = "a chain with the regions before it: copies too much code for the calls that it saves"
+COPIES = "not merged with the regions before it: copies too much code for the calls that it saves"
 
 
 def merge_chains(machine: Machine) -> ir.transform.Pass:
-    """The pass, for one machine: its threads and caches decide what pays."""
+    """The pass for one machine: its threads and caches decide what pays."""
     return merging_pass("tvm_hybrid.merge_chains", _Matcher(machine))
 
 
 @dataclass
 class _Chain:
-    """Parts, and the glue between them, in the order of the block.
+    """The parts of a chain, and the glue between them, in the order of the block.
 
     Attributes
     ----------
     calls, glue : list of int
-        Positions of the parts' calls, and of reshapes.
+        Positions of the parts' calls, and of reshapes between them.
     inputs : MergedInputs
-        What the parts read; also knows which part's result a variable is, maybe reshaped.
+        What the parts read; `made` maps each part's result, perhaps reshaped, to the part.
     """
 
     graph: RegionGraph
@@ -67,7 +67,7 @@ class _Chain:
     inputs: MergedInputs = field(default_factory=MergedInputs)
 
     def add(self, position: int) -> bool:
-        """Takes a binding if it is a part or glue; whether it did."""
+        """Adds a binding if it is a part or glue; returns whether it was added."""
         var = self.graph.bindings[position].var
         if position not in self.graph.regions:
             source = _regrouped(self.graph.value(position), var)
@@ -96,12 +96,12 @@ class _Chain:
 
     @property
     def members(self) -> list[int]:
-        """Positions of everything inside."""
+        """Positions of all parts and glue."""
         return sorted([*self.calls, *self.glue])
 
     @property
     def closed(self) -> bool:
-        """Whether nothing but the last part's result is needed outside."""
+        """Whether only the last part's result is needed outside the chain."""
         if len(self.calls) < 2:
             return False
         members = [position for position in self.members if position <= self.calls[-1]]
@@ -148,7 +148,7 @@ class _Matcher:
     def beginnings(
         self, graph: RegionGraph, start: int, taken: set[int], refusals: dict[int, str]
     ) -> list[Merge]:
-        """The chain that begins at a position, after each step that pays."""
+        """The chain that begins at a position, cut after each step that pays; shortest first."""
         chain = _Chain(graph)
         if not chain.add(start):
             return []
@@ -177,14 +177,14 @@ class _Matcher:
                     reason = f"template {KIND}: {estimate}"
                     ways.append(Merge(members, region, tuple(chain.inputs.arguments), reason))
                     continue
-                reason = f"does not pay: {estimate}; {self.least.share:.2%} counts"
-            refusals[position] = f"a chain with the regions before it: {reason}"
+                reason = f"does not pay: {estimate}; only a saving of {self.least.share:.2%} counts"
+            refusals[position] = f"not merged with the regions before it: {reason}"
             break
         return ways
 
 
 def is_row_local(region: Region) -> bool:
-    """Whether a region's rows are computed each from one row."""
+    """Whether each row of a region's result depends on one row of its input."""
     if region.op not in ROW_LOCAL or "window" in region.attrs:
         return False
     last = len(region.inputs[0].shape) - 1
@@ -192,7 +192,7 @@ def is_row_local(region: Region) -> bool:
 
 
 def _regrouped(value: relax.Expr, var: relax.Var) -> relax.Expr | None:
-    """What a reshape that keeps the last dimension is applied to; None for anything else."""
+    """The argument of a reshape that keeps the last dimension; None for any other value."""
     if op_name(value) not in RESHAPES:
         return None
     before, after = static_tensor(value.args[0]), static_tensor(var)
@@ -201,11 +201,10 @@ def _regrouped(value: relax.Expr, var: relax.Var) -> relax.Expr | None:
     return value.args[0] if before.shape[-1] == after.shape[-1] else None
 
 
-# Decides how long chains of dynamic rows may be, so that they copy little code.
+# Limits the length of chains of dynamic rows, so that they copy little code.
 #
-# A kernel is built once for all layers that are alike. A part of a chain is code of that chain: if
-# the part is a kernel elsewhere, or belongs to another chain, too, its code is in the program
-# twice.
+# Equal layers share one kernel. A part of a chain is code of that chain: if the part is also a
+# kernel elsewhere, or part of another chain, the program contains its code twice.
 #
 #     layers      A B C | A B C | A B D
 #     kernels     A, B, C, D                  4 parts of code, 9 calls
@@ -213,39 +212,39 @@ def _regrouped(value: relax.Expr, var: relax.Var) -> relax.Expr | None:
 #     shorter     A+B+C, A+B, D               6 parts, 4 calls
 #     shorter     A+B, C, D                   4 parts, 6 calls
 #
-# Code for any number of rows is long. First all chains are as long as they pay. While they add too
-# much code, the chains are shortened whose calls cost the most code each, if that is more than half
-# of a part. Parts are alike whatever the symbols of their sizes are called. Kernels of static rows
-# are seldom alike, and shorter: their chains stay.
+# Code for dynamic rows is long. At first all chains are as long as they pay. While they add too
+# much code, the chains with the most code per saved call are shortened, if that is more than half a
+# part per call. Parts are compared without the names of their symbols. Kernels of static rows are
+# seldom equal, and shorter: their chains are not shortened.
 
 
 MOST_GROWTH = 0.1125
-"""How much longer the estimated code of all kernels may be."""
+"""How much the estimated code of all kernels may grow."""
 
-# Lines of LLVM IR of kernels for any number of rows or images on AVX-512: MiniLM, MobileViT and
-# text detection of the corpus of compile times.
+# Lines of LLVM IR of kernels with dynamic rows or images on AVX-512, measured on MiniLM, MobileViT
+# and text detection of the corpus of compile times.
 PART_LINES = 1250  # a product or a normalisation: 850 to 2300
 LINES = {"attention": 4500, "conv2d": 2000, "depthwise_conv2d": 1400, "depthwise_pointwise": 3500}
 KERNEL_LINES = 110  # checks of arguments
-OTHER_LINES = 200  # of an operator in no region
+OTHER_LINES = 200  # an operator in no region
 MOST_LINES_A_CALL = PART_LINES // 2
-"""A chain stays that copies no more than half a part for each call that it saves."""
+"""A chain is not shortened if it copies at most half a part per saved call."""
 
 
 @dataclass
 class _Group:
-    """Chains that are alike.
+    """Chains with equal regions.
 
     Attributes
     ----------
     chains : list of int
-        Their numbers.
+        Numbers of the chains.
     forms : list of str
-        The forms of the regions of their beginnings, the shortest first.
+        Nameless forms of the merged regions, the shortest first.
     saved : list of int
-        Calls that all chains of the group save with no, one, two, ... beginnings.
+        Calls that all chains of the group save at length 0 (no merge), 1, 2, ...
     inside : list of set of int
-        Positions of the calls in the chains of the group, likewise.
+        Positions of the calls inside the chains of the group, in the order of `saved`.
     """
 
     chains: list[int]
@@ -255,30 +254,30 @@ class _Group:
 
 
 def lengths_worth(graph: RegionGraph, chains: Sequence[Sequence[Merge]]) -> list[int]:
-    """How many of its beginnings each chain may have; 0 if it must not be a chain.
+    """The length of each chain, as an index into its beginnings plus 1; 0 if it must not be merged.
 
     Parameters
     ----------
     graph : RegionGraph
         The block.
     chains : sequence of sequence of Merge
-        The beginnings of each chain that pay, the shortest first.
+        The merges of each chain that pay, the shortest first.
     """
     lengths = [len(ways) for ways in chains]
     dynamic = [number for number, ways in enumerate(chains) if ways[-1].region.is_open]
     if not dynamic:
         return lengths
-    program = _Program(graph, chains, dynamic)
-    # Until they add little code, the chains become shorter that copy the most for each call.
-    groups = program.groups
+    kernels = _BlockKernels(graph, chains, dynamic)
+    # Shortens the chains with the most code per saved call until they add little code.
+    groups = kernels.groups
     chosen = [len(group.forms) for group in groups]
-    most = program.code([0] * len(groups)) * (1 + MOST_GROWTH)
-    while (now := program.code(chosen)) > most:  # without chains it is not
+    most = kernels.code([0] * len(groups)) * (1 + MOST_GROWTH)
+    while (now := kernels.code(chosen)) > most:  # ends at the latest without any chain
         costs = []
-        for shorter in program.shorter(chosen):
+        for shorter in kernels.shorter(chosen):
             rows = zip(groups, chosen, shorter, strict=True)
             calls = sum(group.saved[before] - group.saved[after] for group, before, after in rows)
-            costs.append(((now - program.code(shorter)) / calls, shorter))
+            costs.append(((now - kernels.code(shorter)) / calls, shorter))
         lines, shorter = max(costs, key=lambda each: each[0])
         if lines <= MOST_LINES_A_CALL:
             break
@@ -289,8 +288,8 @@ def lengths_worth(graph: RegionGraph, chains: Sequence[Sequence[Merge]]) -> list
     return lengths
 
 
-class _Program:
-    """The kernels of a block, some of them chains."""
+class _BlockKernels:
+    """The kernels of a block for chosen lengths of its chains."""
 
     def __init__(
         self, graph: RegionGraph, chains: Sequence[Sequence[Merge]], dynamic: Sequence[int]
@@ -326,7 +325,7 @@ class _Program:
         ]
 
     def code(self, lengths: Sequence[int]) -> int:
-        """Lines of all kernels if the groups have so many beginnings; each form is built once."""
+        """Lines of all kernels if the groups have these lengths; each form is built once."""
         chosen = list(zip(self.groups, lengths, strict=True))
         inside: set[int] = set().union(*(group.inside[length] for group, length in chosen))
         forms = {form for at, form in self.forms.items() if at not in inside}
@@ -334,10 +333,10 @@ class _Program:
         return self.other_lines + sum(map(self.lines.__getitem__, forms))
 
     def shorter(self, lengths: list[int]) -> Iterator[list[int]]:
-        """Fewer beginnings of one group, or of all groups that have a form of a part."""
+        """Shorter lengths: of one group, or of all groups that contain one form of a part."""
         for at, most in enumerate(lengths):
             yield from ([*lengths[:at], length, *lengths[at + 1 :]] for length in range(most))
-        # Of each group, the forms of the parts that it has with no, one, two, ... beginnings.
+        # For each group, the forms of the parts inside it at length 0, 1, 2, ...
         parts = [
             [{self.forms[at] for at in inside if at in self.forms} for inside in group.inside]
             for group in self.groups
@@ -345,7 +344,7 @@ class _Program:
         chosen = list(zip(parts, lengths, strict=True))
         for form in sorted(set().union(*(own[length] for own, length in chosen))):
             if sum(form in own[length] for own, length in chosen) > 1:
-                # The most beginnings of each group that have no such part.
+                # The greatest length of each group without such a part.
                 yield [
                     max(n for n in range(1 + length) if form not in own[n])
                     for own, length in chosen
@@ -353,7 +352,7 @@ class _Program:
 
 
 def lines_of(region: Region) -> int:
-    """About how many lines of LLVM IR a region's kernel has."""
+    """Estimated lines of LLVM IR of a region's kernel."""
     body = LINES.get(region.op, PART_LINES * max(1, len(region.parts)))
     return body + KERNEL_LINES
 
@@ -362,7 +361,7 @@ DEPTHWISE_KIND = "depthwise_pointwise"
 
 
 def merge_depthwise(machine: Machine) -> ir.transform.Pass:
-    """Merges depthwise convolutions with the pointwise ones that read them, where that pays.
+    """Merges depthwise convolutions with the pointwise ones that read them, if that pays.
 
     Before
 
@@ -372,12 +371,12 @@ def merge_depthwise(machine: Machine) -> ir.transform.Pass:
     After
 
         gv = fused_depthwise_pointwise(x, w0, b0, w1, b1)
-        # sources "i0,i1,i2;p0,i3,i4": what either part reads, inputs and results of parts
+        # sources "i0,i1,i2;p0,i3,i4": operands of each part, inputs (i) or parts' results (p)
 
     Only the matmul may read the convolution's result. `depthwise_pointwise_cost` decides; a matmul
     that is not merged keeps the reason.
 
-    The pass, for one machine: its threads and caches decide what pays.
+    The pass is made for one machine: its threads and caches decide what pays.
     """
     estimated = FormMemo(lambda region: estimate_pair(region, machine))
 
@@ -400,7 +399,7 @@ def merge_depthwise(machine: Machine) -> ir.transform.Pass:
                     findings.merges.append(Merge((first, second), region, tuple(arguments), why))
                     continue
                 reason = f"does not pay: {estimate}"
-            findings.refusals[second] = f"with the depthwise convolution before it: {reason}"
+            findings.refusals[second] = f"not merged with the depthwise_conv2d before it: {reason}"
         return findings
 
     return merging_pass("tvm_hybrid.merge_depthwise", match)

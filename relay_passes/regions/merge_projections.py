@@ -1,4 +1,4 @@
-"""Projections: merges the products of one tensor with the weights of an attention into one product.
+"""Projections: merges products of one tensor with several weights of an attention into one product.
 
 Before
 
@@ -12,13 +12,13 @@ After
     q = R.strided_slice(qkv, axes=[-1], begin=[0], end=[N])
     ...k and v alike...
 
-Elementwise operators that all products have in common are merged too, their constants side by side.
-One kernel instead of three saves calls and, with several threads, forks. And a tensor that is
-quantised dynamically or rounded to 16 bits only for these products is converted by the one kernel;
-no other kernel has to write the converted tensor.
+Elementwise operators that follow every product are merged too, with their constants side by side.
+One kernel instead of three saves calls and, with several threads, forks. If a tensor is quantised
+dynamically or rounded to 16 bits only for these products, the merged kernel converts it; no other
+kernel has to write the converted tensor.
 
 Only queries, keys and values of an attention are merged, because the merged attention reads slices
-in place. Elementwise operators between, such as a rotary embedding, become slower when they read
+in place. Elementwise operators in between, such as a rotary embedding, become slower if they read
 slices: an estimate decides. Products that are quantised with different constant scales are not
 merged: scales per column need a division, a constant scale a multiplication.
 """
@@ -44,15 +44,15 @@ from relay_passes.ir.traits import QUANTIZING, VIEWS
 
 MERGE = "merge projections"
 MOVING = (*VIEWS, "relax.split", "relax.concat")
-# What may stand between a projection and the product that it is for.
+# Operators allowed between a projection and the attention's product.
 BETWEEN = (
     *(*MOVING, *QUANTIZING, "relax.astype", "relax.where"),
     *("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.negative"),
 )
-# What may follow each of the merged products, if all of them have it.
+# Operators that are merged if they follow every product.
 JOINED = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.astype")
-# Cycles for one element, measured on one thread (Zen 4): what a rotary embedding takes longer to
-# read it from a slice, and what a kernel of its own takes longer to quantise or round it.
+# Cycles for one element, measured on one thread (Zen 4): added time of a rotary embedding that
+# reads a slice, and of a separate kernel that quantises or rounds.
 SLICE_CYCLES = 1.07
 CONVERSION_CYCLES = 0.333
 
@@ -61,16 +61,16 @@ CONVERSION_CYCLES = 0.333
 def merge_projections(
     mod: IRModule, machine: Machine, decisions: DecisionLog | None = None
 ) -> IRModule:
-    """The pass; it needs A-normal form, and common subexpressions eliminated.
+    """The pass; it needs A-normal form after common subexpressions were eliminated.
 
-    It takes all functions out of its module, so that each weight can go when it has been merged.
+    It moves all functions out of its module, so that each weight is freed once it has been merged.
 
     Parameters
     ----------
     machine : Machine
-        What the kernels are for.
+        The machine that kernels are built for.
     decisions : list of Decision, optional
-        Receives what is merged, and why other products of one tensor are not.
+        Receives the merges, and why other products of one tensor are not merged.
     """
     log = [] if decisions is None else decisions
     written, changes = move_functions(mod), 0
@@ -103,7 +103,7 @@ class _Merger:
             if len(projections) > 1:
                 result = self.merge(projections)
             else:
-                projections, result = group, "stay apart: they are not for an attention alone"
+                projections, result = group, "are not merged: not only an attention reads them"
             name = str(self.graph.bindings[projections[0]].var.name)
             reason = f"{len(projections)} products of one tensor {result}"
             self.decisions.append(Decision(node=name, op=MERGE, taken=True, reason=reason))
@@ -119,7 +119,7 @@ class _Merger:
         return out.bindings
 
     def groups(self) -> list[list[int]]:
-        """Positions of products of one tensor with constant matrices, two or more."""
+        """Positions of products of one tensor with two or more constant matrices."""
         found: dict[tuple[relax.Expr, str, str], list[int]] = {}
         for position in range(len(self.graph.bindings)):
             call = self.graph.value(position)
@@ -133,7 +133,7 @@ class _Merger:
         return [group for group in found.values() if len(group) > 1]
 
     def weight(self, expr: relax.Expr) -> str | None:
-        """Type of the constant matrix behind the second factor of a product, else None."""
+        """Type of the constant matrix that a product's second factor comes from, else None."""
         tensor = region_tensor(expr)
         if tensor is None or len(tensor.shape) != 2:
             return None
@@ -145,10 +145,10 @@ class _Merger:
         return str(expr.ty.dtype)
 
     def merge(self, group: Sequence[int]) -> str:
-        """Merges a group, if that pays; what became of it, in words."""
+        """Merges a group if that pays; returns the outcome in words."""
         products = {at for position in group for at in self.products(position) or ()}
         if not any(map(self.is_scores, products)):
-            return "stay apart: they meet in no attention"
+            return "are not merged: no attention multiplies them"
         start = group[0]
         calls = [self.graph.value(position) for position in group]
         widths = [tensor.shape[-1] for tensor in map(region_tensor, calls) if tensor is not None]
@@ -156,7 +156,7 @@ class _Merger:
         joiner = ColumnJoiner(self.graph, out, widths, start)
         weight = joiner.join([call.args[1] for call in calls])
         if weight is None:
-            return "stay apart: their weights have no common form"
+            return "are not merged: their weights cannot be concatenated"
         first = calls[0]
         out.name = self.names(group)
         value = out.emit(with_args(first, [first.args[0], weight]))
@@ -167,13 +167,13 @@ class _Merger:
         users = map(self.only_user, ends)
         following = [self.graph.value(user) for user in users if user is not None]
         if any(is_call(call, "relax.quantize") for call in following):
-            return "stay apart: each is quantised with constants of its own"
-        # Slices that are not read in place by a product are lost.
+            return "are not merged: they are quantised with different constants"
+        # Slices that no product reads in place cost time.
         tensors = [region_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
         cycles = SLICE_CYCLES * sum(tensor.size for tensor in tensors if tensor is not None)
         saved, lost = self.saved_us(group), cycles / self.machine.cycles_per_us
         if saved < lost:
-            return f"stay apart: {lost:.1f} us lost by reading slices, {saved:.1f} us saved"
+            return f"are not merged: {lost:.1f} us lost by reading slices, {saved:.1f} us saved"
         self.inserted[start] = out.bindings
         axis, column = len(value.ty.shape.values) - 1, 0
         for position, width in zip(ends, widths, strict=True):
@@ -186,21 +186,21 @@ class _Merger:
             self.graph.bindings[position] = relax.VarBinding(binding.var, nothing)
             self.merged.add(position)
         columns = " + ".join(map(str, widths))
-        return f"become one with {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
+        return f"are merged into {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
 
     def names(self, positions: Sequence[int]) -> str:
-        """A name for what stands for several values, which tells all of their nodes."""
+        """A name for the merged value of several bindings, which contains all their names."""
         return "".join(str(self.graph.bindings[position].var.name) for position in positions)
 
     def only_user(self, position: int) -> int | None:
-        """Position of the binding that alone needs what another one binds."""
+        """Position of the only binding that uses the value bound at a position, else None."""
         return self.graph.only_user(self.graph.bindings[position].var)
 
     def joined(
         self, ends: Sequence[int], value: relax.Var, joiner: ColumnJoiner
     ) -> tuple[Sequence[int], relax.Var] | None:
-        """The operators after each product, and their joined value; None if they cannot be
-        joined."""
+        """The operators after all products, and their merged value; None if they cannot be
+        merged."""
         users = [user for user in map(self.only_user, ends) if user is not None]
         calls = [self.graph.value(user) for user in users]
         if len(users) < len(ends) or op_name(calls[0]) not in JOINED or not alike(calls):
@@ -223,7 +223,7 @@ class _Merger:
         return (users, joined) if fits else None
 
     def saved_us(self, group: Sequence[int]) -> float:
-        """Estimated microseconds of calls and forks, and of conversions by own kernels."""
+        """Estimated microseconds saved in calls, forks and separate conversion kernels."""
         fork = self.machine.fork_us(self.machine.threads)
         saved = (len(group) - 1) * (self.machine.call_us + fork)
         source = self.graph.value(group[0]).args[0]
@@ -242,13 +242,13 @@ class _Merger:
         return saved
 
     def conversion_us(self, call: relax.Call, kernels: int) -> float:
-        """What kernels take that only convert, or find the range for it."""
+        """Microseconds of kernels that only convert, or only find the range for a conversion."""
         tensor = region_tensor(call)
         cycles = CONVERSION_CYCLES * (0 if tensor is None else tensor.size)
         return kernels * self.machine.call_us + cycles / self.machine.cycles_per_us
 
     def is_copied(self, position: int) -> bool:
-        """Whether anything but operators that move elements stands before the products."""
+        """Whether any operator that is not moving elements comes before the products."""
         users = self.graph.users.get(self.graph.bindings[position].var, [])
         for user in users:
             name = op_name(self.graph.value(user))
@@ -257,7 +257,7 @@ class _Merger:
         return False
 
     def products(self, position: int) -> set[int] | None:
-        """Products of two tensors that a binding reaches; None if it reaches anything else."""
+        """Products of two tensors that a value reaches; None if it reaches anything else."""
         found: set[int] = set()
         var = self.graph.bindings[position].var
         pending, seen = [var], {var}
@@ -298,24 +298,23 @@ class _Merger:
 # (s * c0 [N0], s * c1 [N1]), s shared  ->  s * [N0 + N1]
 
 
-# Operators that stand between a product and its constants: a weight's zero point, scales that are
-# found at run time.
+# Operators between a product and its constants: a weight's zero point, scales found at run time.
 _REBUILT = ("relax.astype", "relax.subtract", "relax.add", "relax.multiply", "relax.divide")
 
 
 class ColumnJoiner:
-    """Joins expressions of one block, emitting what has to be computed.
+    """Joins expressions of one block, and emits the operators that the joined ones need.
 
     Parameters
     ----------
     graph : DataflowGraph
         The block.
     out : Bindings
-        Receives the operators that joining repeats.
+        Receives the operators that joining emits.
     widths : sequence of int
         Columns of each tensor.
     end : int
-        Position before which every variable that is shared has to be bound.
+        Position before which every shared variable must be bound.
     """
 
     def __init__(
@@ -324,7 +323,7 @@ class ColumnJoiner:
         self.graph, self.out, self.widths, self.end = graph, out, tuple(widths), end
 
     def join(self, exprs: Sequence[relax.Expr]) -> relax.Expr | None:
-        """What the joined operator takes for the arguments of the single ones; None if nothing."""
+        """The merged operator's argument from those of the single ones; None if there is none."""
         if all(isinstance(expr, ir.GenericConst) for expr in exprs):
             return self._constants(exprs)
         if all(expr.same_as(exprs[0]) for expr in exprs):
@@ -340,7 +339,7 @@ class ColumnJoiner:
         return self.out.emit(with_args(first, arguments)) if known else None
 
     def _is_shared(self, expr: relax.Expr) -> bool:
-        """Whether a value is the same in every column, and there in time."""
+        """Whether a value is equal for all columns and bound early enough."""
         tensor = region_tensor(expr)
         position = self.graph.position.get(expr)
         in_time = position is None or position < self.end
@@ -366,7 +365,7 @@ class ColumnJoiner:
 
 
 def alike(calls: Sequence[relax.Expr | None]) -> bool:
-    """Whether all call the same operator with the same attributes."""
+    """Whether all expressions call one operator with equal attributes."""
     first = calls[0]
     return isinstance(first, relax.Call) and all(
         isinstance(call, relax.Call)

@@ -1,7 +1,7 @@
 """Merges calls of region functions: the part that all merging passes share.
 
-A pass has a matcher. It finds in a block of a partitioned module what one kernel shall compute:
-calls of region functions and the operators between them (reshape, permute_dims, ...), called glue.
+A pass has a matcher. In a block of a partitioned module, it finds what one kernel shall compute:
+calls of region functions, and operators between them (reshape, permute_dims, ...), called glue.
 
 Before
 
@@ -20,7 +20,7 @@ After
                      "tvm_hybrid.reason": "template attention: ..."})
         ...the operators of all three functions, and the reshape...
 
-Glue with other users is also kept where it was. If a matcher refuses a call, the function keeps the
+Glue with other users is also kept in place. If a matcher refuses a call, its function keeps the
 reason as an attribute.
 """
 
@@ -64,23 +64,23 @@ class RegionGraph(DataflowGraph):
                 self.regions[position] = region_of(callee)
 
     def calls(self, *kinds: str) -> list[int]:
-        """Positions of the calls of regions of some kinds (of all kinds, if none is named)."""
+        """Positions of calls of regions of some kinds; of all kinds if none is given."""
         return [at for at, region in self.regions.items() if not kinds or region.op in kinds]
 
     def region_of(self, expr: relax.Expr) -> int | None:
-        """Position of the region's call whose result an expression is, else None."""
+        """Position of the region call whose result is an expression, else None."""
         position = self.position.get(expr) if isinstance(expr, relax.Var) else None
         return position if position in self.regions else None
 
     def still_needed(self, members: Sequence[int], result: int) -> set[int]:
-        """Members, besides the result, that something other than the result's call needs.
+        """Members, other than the result, that anything besides the result's binding needs.
 
         Parameters
         ----------
         members : sequence of int
             Positions of the bindings that are merged.
         result : int
-            The member whose value takes the place of them all.
+            The member whose value replaces all members.
         """
         needed: set[int] = set()
         for position in sorted({*members} - {result}, reverse=True):
@@ -94,20 +94,20 @@ class RegionGraph(DataflowGraph):
 
 @dataclass(frozen=True)
 class Merge:
-    """What one function is to compute.
+    """A merge of several bindings into one region function.
 
     Attributes
     ----------
     members : tuple of int
-        Positions of the bindings: region calls and glue. The last one defines the result, the only
-        value of a region's call among them that is needed outside.
+        Positions of the merged bindings: region calls and glue. The last one binds the result, the
+        only result of a merged region call that is needed outside.
     region : Region
         The merged region, with its parts.
     arguments : tuple of relax.Expr
-        What region.inputs (then region.operands) stand for: values that members use, or constants.
-        One of another shape than the tensor in the region is reshaped.
+        The values of region.inputs, then of region.operands: values that members use, or constants.
+        An argument whose shape differs from that in the region is reshaped.
     reason : str
-        What `explain` says about it.
+        The reason that `explain` shows.
     """
 
     members: tuple[int, ...]
@@ -118,14 +118,14 @@ class Merge:
 
 @dataclass
 class Findings:
-    """What a matcher found in a block.
+    """What a matcher found in a block: merges and refusals.
 
     Attributes
     ----------
     merges : list of Merge
-        They have no region call in common.
+        The merges; no two share a region call.
     refusals : dict
-        Position of a region's call -> why it is not merged, in words.
+        Position of a region call -> why it is not merged, in words.
     """
 
     merges: list[Merge] = field(default_factory=list)
@@ -142,9 +142,9 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     Parameters
     ----------
     name : str
-        Of the pass.
+        Name of the pass.
     match : callable
-        Block -> what to merge in it.
+        Block -> merges and refusals.
     """
 
     @module_pass(opt_level=0, name=name)
@@ -153,7 +153,7 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
         add = function_adder(builder, mod, REGION)
 
         def rewritten(block: relax.DataflowBlock) -> list[relax.Binding] | None:
-            """The block with one call for every merge; what is not needed any more stays in it."""
+            """The block with one call for every merge; bindings that became unused stay in it."""
             graph = RegionGraph(block, mod)
             found = match(graph)
             if not found.merges and not found.refusals:
@@ -184,14 +184,14 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
 
 
 def _call(add: Add, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
-    """The bindings that replace a merge's last one: views of arguments, and the call."""
+    """The bindings that replace the last binding of a merge: views of arguments, and the call."""
 
     def fill(inner: relax.BlockBuilder, values: dict[relax.Expr, relax.Expr]) -> None:
-        """All members, in ordinary Relax: operators, and bodies of region functions."""
+        """Emits all members as ordinary Relax: operators, and bodies of region functions."""
         for position in merge.members:
             var, value = graph.bindings[position].var, graph.value(position)
             callee = graph.callees.get(position)
-            if var in values:  # what an argument is already
+            if var in values:  # it is an argument
                 continue
             if callee is None:
                 values[var] = inner.emit(substitute(value, values))
@@ -207,17 +207,17 @@ Fill = Callable[[relax.BlockBuilder, dict[relax.Expr, relax.Expr]], None]
 
 
 def region_call(add: Add, graph: DataflowGraph, merge: Merge, fill: Fill) -> list[relax.Binding]:
-    """The bindings that replace what a region computes: views of arguments, and the call.
+    """The bindings that replace a region's operators: views of arguments, and the call.
 
     Parameters
     ----------
     add : callable
-        Adds the region function to the module, as of `function_adder`.
+        Adds the region function to the module, as `function_adder` returns it.
     merge : Merge
-        What it computes, of bindings of any kind.
+        The merge; its members may be bindings of any kind.
     fill : callable
-        Emits what the region computes; the dict has what stands for the arguments, and receives
-        what stands for the result.
+        Emits the region's computation; the dict maps arguments to parameters, and receives the
+        value of the result.
     """
     result, region, given = graph.bindings[merge.members[-1]].var, merge.region, merge.arguments
     views = Bindings()
@@ -246,10 +246,10 @@ def region_call(add: Add, graph: DataflowGraph, merge: Merge, fill: Fill) -> lis
 
 
 def _refused(add: Add, graph: RegionGraph, position: int, reason: str) -> relax.Binding:
-    """A region's call that keeps the reason why it is not merged."""
+    """A region call whose function keeps the reason why it is not merged."""
     callee, region = graph.callees[position], graph.regions[position]
     before = str(callee.attrs.get(REASON, f"template {region.op}"))
-    own = relax.utils.copy_with_new_vars(callee)  # another call may keep the shared function
+    own = relax.utils.copy_with_new_vars(callee)  # other calls may keep the shared function
     gvar = add(own.with_attr(REASON, f"{before}; {reason}"), f"fused_{region.op}")
     var = graph.bindings[position].var
     return relax.VarBinding(var, relax.Call(gvar, graph.value(position).args, ret_ty=var.ty))
@@ -257,16 +257,16 @@ def _refused(add: Add, graph: RegionGraph, position: int, reason: str) -> relax.
 
 @dataclass
 class MergedInputs:
-    """Inputs under construction.
+    """Inputs of a merged region under construction.
 
     Attributes
     ----------
     made : dict
         Variable -> number of the part whose result it is.
     arguments, tensors : list
-        What comes from outside, and its tensors.
+        Expressions from outside the region, and their tensors.
     sources : list
-        Where the inputs and operands of each part come from.
+        The source of every input and operand of each part.
     """
 
     made: dict[relax.Expr, int] = field(default_factory=dict)
@@ -276,7 +276,7 @@ class MergedInputs:
     _numbers: dict[relax.Expr, int] = field(default_factory=dict)
 
     def add(self, part: Region, arguments: Sequence[relax.Expr]) -> None:
-        """Takes a part with what its inputs and operands stand for."""
+        """Adds a part with the arguments of its inputs and operands."""
         pairs = zip(arguments, (*part.inputs, *part.operands), strict=True)
         self.sources.append([self._source(argument, tensor) for argument, tensor in pairs])
 
@@ -291,7 +291,7 @@ class MergedInputs:
         )
 
     def _source(self, argument: relax.Expr, tensor: Tensor) -> Source:
-        """Every constant is an input of its own: parts have it packed each in their way."""
+        """The source of an argument; a constant is always a new input: each part packs its own."""
         if argument in self.made:
             return Source(True, self.made[argument])
         if argument in self._numbers:

@@ -56,13 +56,13 @@ def partition(
     open_weights: bool = False,
     rounds: bool = False,
 ) -> IRModule:
-    """The pass, for one instruction set; notes what it leaves and why.
+    """The pass, for one instruction set; notes which operators it leaves, and why.
 
-    If `strict`, it raises CompileError when it leaves a call that a template is there for. Without
-    `fuse` every region is an anchor alone: one operator, with what its operands mean (zero points,
-    narrow weights) and in which order they are stored. With `open_weights`, parameters behind the
-    first `num_input` of a function are weights. If it `rounds`, products by weights of few bits may
-    round both operands to bfloat16, which AMX tiles multiply.
+    If `strict`, it raises CompileError if it leaves a call for which there is a template. Without
+    `fuse` every region is an anchor alone: one operator, with the meaning of its operands (zero
+    points, narrow weights) and the order in which they are stored. With `open_weights`, parameters
+    after the first `num_input` of a function are weights. With `rounds`, products with weights of
+    few bits may round both operands to bfloat16, which AMX tiles multiply.
     """
     builder = relax.BlockBuilder(mod)
     weights = weights_of(mod) if open_weights else set()
@@ -100,7 +100,7 @@ class _Partitioner:
     def block(self, graph: DataflowGraph) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         regions: dict[int, Growth] = {}
-        # Conversions come last: most become part of the regions around them.
+        # Conversions are matched last: most become part of the regions around them.
         for anchor_at in (self.anchor_at, match_conversion):
             for position in range(len(graph.bindings)):
                 anchor = None if position in graph.taken else anchor_at(graph, position)
@@ -115,7 +115,7 @@ class _Partitioner:
         return spliced(graph, calls, graph.taken)
 
     def anchor_at(self, graph: DataflowGraph, position: int) -> Anchor | None:
-        """The anchor at a position that a template can build, or None."""
+        """The anchor at a position, if a template can build it; else None."""
         binding, call = graph.bindings[position], graph.value(position)
         match = MATCHERS.get(op_name(call))
         anchor = None if match is None else match(graph, position, call)
@@ -167,9 +167,9 @@ class _Partitioner:
 #     q = R.quantize(x, scale, zero_point)
 #
 # The region's body is the chain. Regions that need the scale or the zero point read the range
-# itself (`DataflowGraph.item_of_range`), so that the slices are rarely computed. If a tensor is
-# quantised for a single product with a constant weight, its chain stays: the product's region takes
-# it in.
+# itself (`DataflowGraph.item_of_range`), so the slices are rarely computed. If a tensor is
+# quantised for a single product with a constant weight, its chain stays: the product's region
+# includes it.
 
 
 RANGE = "quantization_range"
@@ -177,9 +177,9 @@ RANGE = "quantization_range"
 
 @named_pass
 def quantization_ranges(mod: IRModule, fuse: bool = True) -> IRModule:
-    """The pass; it comes right before `partition`.
+    """The pass; it must run right before `partition`.
 
-    Without `fuse` no product takes a chain in, and every range has a kernel.
+    Without `fuse` no product includes a chain, and every range has a kernel.
     """
     builder = relax.BlockBuilder(mod)
     return rewrite_blocks(builder, lambda block: _rewrite(builder, DataflowGraph(block, fuse)))
@@ -191,7 +191,7 @@ def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Bi
         chain = dynamic_quantize.match_dynamic_quantize(graph, position)
         if chain is None or region_tensor(chain.x) is None:
             continue
-        if not feeds_one_product(graph, chain.q):  # whose kernel finds the range itself
+        if not feeds_one_product(graph, chain.q):  # that product's kernel finds the range itself
             chains[chain.scale] = chain
     if not chains:
         return None
@@ -217,7 +217,7 @@ def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Bi
 def _region_function(
     graph: DataflowGraph, chain: dynamic_quantize.DynamicQuantize
 ) -> relax.Function:
-    """The chain as a function of x, its results side by side."""
+    """The chain as a function of x that returns scale and zero point in one tensor."""
     tensor = known_tensor(chain.x)
     region = Region(
         op=RANGE,
@@ -241,17 +241,17 @@ def _region_function(
 
 # Grows a region: finds the operators after an anchor that are computed in its registers.
 #
-# Operators are taken in order while they are fusible. Then the region is reduced to the largest
-# part of which exactly one value is needed outside. Reshapes that only regroup leading dimensions
+# Operators are added in order while they are fusible. Then the region is reduced to its largest
+# part with exactly one value that is needed outside. Reshapes that only regroup leading dimensions
 # do not end a region, and a final permutation may become part of the store.
 
 
 MAX_OPERANDS = 12
-MAY_BE_INLINED = {  # what `fusible_calls` computes anew in the regions that read it
+MAY_BE_INLINED = {  # operators that `fusible_calls` computes again in the regions that read them
     *("relax.dequantize", "relax.astype", "relax.multiply"),
     *("relax.strided_slice", "relax.reshape"),
 }
-FLAT_ROWS = ("matmul", "weight_only_matmul")  # templates that see rows and columns only
+FLAT_ROWS = ("matmul", "weight_only_matmul")  # their templates only see rows and columns
 
 
 @dataclass
@@ -263,9 +263,9 @@ class Growth:
     members : list of int
         Positions of the bindings inside, in order; the anchor is the first.
     result : relax.Var
-        The one value needed outside.
+        The only value that is needed outside.
     epilogue : EpilogueSteps
-        What is computed after the anchor.
+        The steps after the anchor.
     """
 
     anchor: Anchor
@@ -275,11 +275,11 @@ class Growth:
     epilogue: EpilogueSteps
 
     def copy(self) -> Growth:
-        """An independent copy, to come back to."""
+        """An independent copy, to return to."""
         return replace(self, members=list(self.members), epilogue=self.epilogue.copy())
 
     def region(self) -> Region:
-        """The region as it stands, its values numbered."""
+        """The region so far, its values numbered."""
         base = self.anchor.region()
         assert base is not None
         return base.replace(
@@ -294,19 +294,19 @@ Accepts = Callable[[Region], bool]
 
 
 def grow(graph: DataflowGraph, anchor: Anchor, accepts: Accepts) -> Growth | None:
-    """The largest region around an anchor; None if not even the anchor can be built.
+    """The largest region around an anchor; None if the anchor alone cannot be built.
 
     Parameters
     ----------
     graph : DataflowGraph
-        The block; if it says not to fuse, the region is the anchor alone.
+        The block; if its `fuse` is False, the region is the anchor alone.
     anchor : Anchor
-        Where to start.
+        The operator to start from.
     accepts : callable
         Whether the template can build a region.
     """
     var = graph.bindings[anchor.position].var
-    assert anchor.output is not None  # or no template can build it
+    assert anchor.output is not None  # else no template could build it
     epilogue = EpilogueSteps(anchor.output.shape, {var: ACC})
     if anchor.attrs.get("a_scale") == "dynamic":
         items = (graph.item_of_range(graph.bindings[p].var) for p in anchor.absorbed)
@@ -363,7 +363,7 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     else:
         if output.shape != growth.output.shape or output.dtype not in (*VALUE_DTYPES, *CAST_DTYPES):
             return False
-        # Fusible if its result, which has the values' shape, is a value.
+        # Fusible if its operator has steps: the result has the shape of the region's values.
         value = STEPS.get(name, plain_step)(graph, growth.epilogue, call)
         if value is None or len(growth.epilogue.operands) > MAX_OPERANDS:
             return False
@@ -375,7 +375,7 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
 
 
 def _through_reshape(growth: Growth, source: relax.Expr, output: Tensor) -> Value | None:
-    """The value behind a reshape that keeps the last dimension; None of another one."""
+    """The value before a reshape that keeps the last dimension; None for any other reshape."""
     epilogue, before = growth.epilogue, growth.output.shape
     if source not in epilogue.values or growth.anchor.op not in FLAT_ROWS:
         return None
@@ -397,7 +397,7 @@ def _through_reshape(growth: Growth, source: relax.Expr, output: Tensor) -> Valu
 
 
 def _with_output_permutation(graph: DataflowGraph, growth: Growth, accepts: Accepts) -> Growth:
-    """Takes a permutation that is the result's only use into the store of a batch_matmul."""
+    """Moves a permutation that is the result's only use into the store of a batch_matmul."""
     user = graph.only_user(growth.result)
     if growth.anchor.op != "batch_matmul" or user is None or user in graph.taken:
         return growth

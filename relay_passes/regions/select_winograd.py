@@ -1,4 +1,4 @@
-"""Select Winograd: uses Winograd's algorithm for convolutions of stride 1 that it makes faster.
+"""Select Winograd: uses Winograd's algorithm for stride-1 convolutions that it makes faster.
 
 Before
 
@@ -11,19 +11,19 @@ After
                  "tvm_hybrid.reason": "template conv2d_winograd: 0.56 ms estimated, ..."})
 
 Winograd's transforms increase rounding errors, and transformed weights take four times the bytes.
-So a region is changed only if all of these hold:
+So a region is changed only if all of these conditions hold:
 
-- it is one of 8-bit integers, on a CPU without VNNI, whose results stay exact; or `fast_math`
-  allows it. The largest error of a result, over the root mean square of the results, is
-  expected (`convolution.winograd.algorithm.expected_error`) to be within `TOLERANCE` ("default"),
-  or does not matter ("on"). "off" changes nothing.
-- it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
-  (tir_schedules/convolution/winograd/config.py). Weights are assumed to come from memory if those
-  of the whole module do not fit in L3, because every run reads all of them.
-- its weight is a constant, or a parameter that a function of its own packs before any run
-  (`open_weights`): a call would transform it anew.
+- it computes 8-bit integers, on a CPU without VNNI, so that results stay exact; or `fast_math`
+  allows it. "default" requires that the largest expected error of a result, over the root mean
+  square of the results (`convolution.winograd.algorithm.expected_error`), is within `TOLERANCE`;
+  "on" accepts any error; "off" changes nothing.
+- its estimated time is at most `LEAST_GAIN` of the time of the template "conv2d"
+  (tir_schedules/convolution/winograd/config.py). Weights are assumed to come from memory if all
+  weights of the module do not fit in L3, because every run reads all of them.
+- its weight is a constant, or a parameter that a separate function packs before any run
+  (`open_weights`): otherwise every call would transform the weight again.
 
-`explain` shows both times, or why a region that Winograd could compute stays.
+`explain` shows both times, or why a region that Winograd could compute is not changed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
-LEAST_GAIN = 0.9  # of the direct template's time: what the estimates cannot tell
+LEAST_GAIN = 0.9  # of the direct template's time: the error of the estimates
 DIRECT, WINOGRAD = ("conv1d", "conv2d"), "conv2d_winograd"
 _UNKNOWN = (
     "Winograd needs a weight that is a constant, or one that "
@@ -54,7 +54,7 @@ _UNKNOWN = (
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What becomes of a region that Winograd could compute, and why, for `explain`."""
+    """The choice for a region that Winograd could compute, and the reason that `explain` shows."""
 
     winograd: bool
     reason: str
@@ -64,12 +64,12 @@ class Choice(msgspec.Struct, frozen=True):
 def select_winograd(
     mod: IRModule, machine: Machine, fast_math: str = "default", open_weights: bool = False
 ) -> IRModule:
-    """The pass; it comes after `partition`.
+    """The pass; it must run after `partition`.
 
     Parameters
     ----------
     machine : Machine
-        That kernels are built for.
+        The machine that kernels are built for.
     fast_math : str
         One of `pipeline_options.FAST_MATH_LEVELS`.
     open_weights : bool
@@ -99,12 +99,12 @@ def select_winograd(
 
 
 def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choice:
-    """Which template computes a region that both can.
+    """Chooses the template for a region that both templates can compute.
 
     Parameters
     ----------
     cold : bool
-        Whether weights come from memory.
+        Whether weights are read from memory.
     """
     if is_integer(region):
         return _faster(region, machine, cold, "exact")
@@ -122,7 +122,7 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
 
 
 def _faster(region: Region, machine: Machine, cold: bool, errors: str) -> Choice:
-    """Whether Winograd is estimated to be faster; `errors` says what it does to results."""
+    """Whether Winograd is estimated to be faster; `errors` describes its effect on results."""
     moved = region.replace(op=WINOGRAD)
     per_ms = 1e3 * machine.cycles_per_us
     ours = winograd_cost(moved, default_config(moved, machine), machine, cold).total / per_ms
@@ -136,9 +136,9 @@ def _faster(region: Region, machine: Machine, cold: bool, errors: str) -> Choice
 
 
 def _with_unknown_weights(mod: IRModule, weights: set[relax.Expr]) -> set[relax.Function]:
-    """The regions whose weight, their second input, is known at a call only.
+    """The regions whose weight, the second input, is known only at the call.
 
-    Constants are known, and `weights` with what moves their elements.
+    Constants are known, and so are `weights`, even if their elements are moved.
     """
     found = set()
     for function in filter(is_ordinary, mod.functions.values()):

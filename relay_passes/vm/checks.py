@@ -1,4 +1,4 @@
-"""Checks of a program: those that kernels need not make go; sizes that divide are checked."""
+"""Checks of a program: drops checks that kernels repeat, and checks sizes that are divisors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tir_schedules.generic.expressions import call_name
 
 @named_pass
 def drop_checks(mod: IRModule, of_inputs: bool = True) -> IRModule:
-    """Drop checks: removes checks at a function's entry that every kernel repeats.
+    """Drop checks: removes checks at a function's entry that a kernel repeats.
 
     Before
 
@@ -33,19 +33,20 @@ def drop_checks(mod: IRModule, of_inputs: bool = True) -> IRModule:
 
         cls.tvm_hybrid_matmul(x, const_packed, alloc)
 
-    A kernel refuses an argument of another shape or type before it reads anything. A parameter that
-    anything but a kernel uses, such as a view, keeps its checks, and so does one of a kernel that
-    takes bits for bfloat16.
+    A kernel refuses an argument of another shape or type before it reads anything. A parameter with
+    any use besides kernels, such as a view, keeps its checks, and so does a parameter of a kernel
+    that takes bits for bfloat16.
 
-    Inputs may keep them: TVM's errors name the function and the parameter, and a wrong shape is a
-    RuntimeError. Each costs a call; weights, parameters behind the first `num_input`, are many.
+    Inputs may keep their checks: TVM's errors name the function and the parameter, and a wrong
+    shape is a RuntimeError. Each check costs a call, and there are many weights (parameters after
+    the first `num_input`).
 
-    It comes after VMShapeLower.
+    It must run after VMShapeLower.
 
     Parameters
     ----------
     of_inputs : bool
-        Whether inputs lose their checks, too; otherwise weights alone.
+        Whether inputs lose their checks, too; otherwise only weights do.
     """
 
     def changed(function: relax.Function) -> relax.Function:
@@ -80,8 +81,8 @@ _DIVISIONS = (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)
 
 @named_pass
 def check_divisors(mod: IRModule) -> IRModule:
-    """Check divisors: a size that is divided by another one of 0 is an error, not the process's
-    end.
+    """Check divisors: division of a size by a size of 0 raises an error instead of ending the
+    process.
 
     Before
 
@@ -94,11 +95,11 @@ def check_divisors(mod: IRModule) -> IRModule:
             assert H[1] != 0, "a size is divided by another one that is 0"
             H[2] = (H[1] + 7) // H[1]
 
-    Such are computed sizes, and a slice whose step is a size. No kernel is called before the sizes
-    of its result are known, so that kernels which repeat the division need no check. Divisions of a
+    This concerns computed sizes, and slices whose step is a size. No kernel is called before the
+    sizes of its result are known, so kernels that repeat the division need no check. Divisions of a
     model's own integers have a result (relay_passes/legalize/numbers.py).
 
-    It comes after VMShapeLower, which makes the functions that compute sizes.
+    It must run after VMShapeLower, which makes the functions that compute sizes.
     """
 
     return map_functions(mod, is_kernel, _checked)
@@ -115,7 +116,7 @@ def _checked(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _divisors(statement: tirx.Stmt) -> list[tirx.Expr]:
-    """What a statement divides by in any case, those inside of others first."""
+    """The divisors that a statement always divides by, inner ones first."""
     found: dict[Hashable, tirx.Expr] = {}
 
     def note(division: Any) -> None:

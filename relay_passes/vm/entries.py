@@ -1,4 +1,4 @@
-"""Entries of a program besides `main`: outputs into given tensors, weights, guards."""
+"""Entries of a program besides `main`: outputs into given tensors, weights, release, guards."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def into_entry(mod: IRModule) -> IRModule:
         def main_shapes(x: R.Tensor((n, 8), "float32")):
             return (R.shape([n, 8]),)
 
-    It takes those outputs that a kernel writes whose sizes inputs tell: their shapes, or a few
-    integers in them (`ToldSizes`). A result in another shape is written where the output lies.
-    Where `main` finds such a size, `main_into` checks that of the
-    output. `main_shapes` tells the shapes of just these outputs. The caller sees to it that no
-    tensor overlaps another, but where a kernel may write a result over an argument (`IN_PLACE`)
-    that is an input, and that nothing else reads. The attribute `INTO_OUTPUTS` has for each output:
-    its number, that of such an input or -1, whether it may have any alignment, and whether it may
+    It covers outputs that a kernel writes and whose sizes the inputs determine: by their shapes, or
+    by a few integers in them (`ToldSizes`). A result in another shape is written into the output's
+    memory. If `main` computes such a size, `main_into` checks the size of the given tensor.
+    `main_shapes` returns the shapes of exactly these outputs. The caller must ensure that no
+    tensors overlap, except if a kernel may write a result over an argument (`IN_PLACE`) that is an
+    input and that nothing else reads. The attribute `INTO_OUTPUTS` holds for each output: its
+    number, the number of such an input or -1, whether it may have any alignment, and whether it may
     have room for more rows.
 
-    It comes when kernels are called by `call_tir`, and all else is a view.
+    It must run when kernels are called by `call_tir`, and all other calls are views.
     """
 
     if MAIN not in mod or INTO_ENTRY in mod:
@@ -62,7 +62,7 @@ def into_entry(mod: IRModule) -> IRModule:
     into = _into(main, written).with_attr("global_symbol", INTO_ENTRY)
     notes = [_note(mod, main, each) for each in written]
     updated[INTO_ENTRY] = into.with_attr(INTO_OUTPUTS, notes)
-    shapes = _shapes(mod, copy_with_new_vars(mod[MAIN]))  # a function has symbols of its own
+    shapes = _shapes(mod, copy_with_new_vars(mod[MAIN]))  # every function needs its own symbols
     updated[SHAPES_ENTRY] = shapes.with_attr("global_symbol", SHAPES_ENTRY)
     return updated
 
@@ -80,7 +80,7 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
             outputs[each.view] = given[-1]
             ty = types_of(each.var)[each.result]
             assert ty.shape is not None
-            # A view, and no copy, in a dataflow block only as a variable of its own.
+            # In a dataflow block, only a DataflowVar becomes a view; an output would be copied.
             kind = relax.DataflowVar if each.var in inside else relax.Var
             place = kind(f"place{each.number}", ty)
             views[place] = relax.op.reshape(given[-1], ty.shape)
@@ -114,7 +114,7 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
 
 
 def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
-    """What `INTO_OUTPUTS` says of an output."""
+    """The entry of `INTO_OUTPUTS` for an output."""
     bindings = graph.bindings_of(main)
     (call,) = (each.value for each in bindings if each.var.same_as(written.var))
     attrs, arguments = mod[call.args[0]].attrs or {}, call.args[1].fields
@@ -134,7 +134,7 @@ def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
 
 
 def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
-    """The shapes of the outputs that kernels write, from the inputs."""
+    """A function from the inputs to the shapes of the outputs that kernels write."""
     types = [each.ty for each in written_outputs(mod, main)]
     shapes = relax.Tuple([ty.shape for ty in types if ty.shape is not None])
     found = ToldSizes(main).bindings(var for ty in types for var in analysis.tir_vars_in_type(ty))
@@ -143,12 +143,12 @@ def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
     return relax.Function(main.params, body, body.ty, is_pure=True)
 
 
-LEAST_BYTES = 1 << 14  # a few pages: less is not worth placing
+LEAST_BYTES = 1 << 14  # a few pages: placing smaller constants does not pay
 
 
 @named_pass
 def weights_entry(mod: IRModule) -> IRModule:
-    """Adds an entry that hands out the large constants of a model: whoever loads it may place them.
+    """Adds an entry that returns the large constants of a model, so that a loader can place them.
 
     Before
 
@@ -160,7 +160,7 @@ def weights_entry(mod: IRModule) -> IRModule:
             gv = (packed, ...)
             return gv
 
-    It comes when constants are as kernels read them.
+    It must run when constants are packed as kernels read them.
     """
 
     large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
@@ -174,7 +174,7 @@ def weights_entry(mod: IRModule) -> IRModule:
 def _with_entry(
     mod: IRModule, name: str, bindings: list[relax.Binding], result: relax.Expr
 ) -> IRModule:
-    """A module with an entry that takes nothing; BlockBuilder would hash the module for it."""
+    """A module with an entry without parameters; BlockBuilder would hash the module to add it."""
     blocks = [relax.BindingBlock(bindings)] if bindings else []
     body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, result))
     added = copy_module(mod)
@@ -182,13 +182,13 @@ def _with_entry(
     return added
 
 
-RELEASE_LEAST_BYTES = 1 << 17  # of all results: what is below stays in L2 either way
-_SAMPLE = 256  # of a dynamic dimension
+RELEASE_LEAST_BYTES = 1 << 17  # of all results: smaller results stay in L2 either way
+_SAMPLE = 256  # for a dynamic dimension
 
 
 @named_pass
 def release_entry(mod: IRModule) -> IRModule:
-    """Adds an entry that lets go of the last results, to programs whose results are large.
+    """Adds an entry that releases the last results, to programs with large results.
 
     Before
 
@@ -199,12 +199,11 @@ def release_entry(mod: IRModule) -> IRModule:
         def tvm_hybrid_release():
             return ()
 
-    TVM's virtual machine keeps what the last function returned until the next one has ended. So
-    runs that follow each other write to two memories in turns, which need twice as much cache.
-    After a call of this entry the next run writes where the last one did, if its caller has dropped
-    the results.
+    TVM's virtual machine keeps the results of the last function until the next one has ended. So
+    consecutive runs alternate between two memories, which need twice as much cache. After a call of
+    this entry the next run writes where the last one did, if the caller has dropped the results.
 
-    It comes before memory is planned.
+    It must run before memory is planned.
     """
 
     if MAIN not in mod or RELEASE_ENTRY in mod:
@@ -217,7 +216,7 @@ def release_entry(mod: IRModule) -> IRModule:
 
 
 def _bytes(field: ir.Type) -> int:
-    """Size of a result; with a sample in place of dimensions that are not known."""
+    """Size of a result, with a sample for each dynamic dimension; 0 if the shape is unknown."""
     if not isinstance(field, relax.TensorType) or field.shape is None or not field.dtype:
         return 0
     sizes: Sequence[ir.Expr] = field.shape.values
@@ -244,11 +243,11 @@ def guard_entries(mod: IRModule, guard: str) -> IRModule:
             lv = R.call_tir(kernel, (x,), out_ty=...)
             return lv
 
-    A function that passes shall take for pure whatever it calls (`relax.force_pure`) stays pure.
-    The function raises an error where code of the module cannot run. TVM's virtual machine looks
-    for it among what its executable imports.
+    A function that passes must treat as pure whatever it calls (`relax.force_pure`) stays pure. The
+    guard raises an error if the CPU cannot run the module's code. TVM's virtual machine looks for
+    it in the modules that its executable imports.
 
-    The pass, for a guard of this name; entries that call it already stay as they are.
+    The pass is for a guard of this name; entries that already call it are not changed.
     """
 
     return map_functions(mod, is_relax, lambda function: _guarded(function, guard))
@@ -257,7 +256,7 @@ def guard_entries(mod: IRModule, guard: str) -> IRModule:
 def _guarded(function: relax.Function, guard: str) -> relax.Function:
     attrs = function.attrs
     if not attrs or "global_symbol" not in attrs or "Codegen" in attrs:
-        return function  # nobody calls it from outside, or a code generator compiles it
+        return function  # it is not called from outside, or a code generator compiles it
     if any(graph.packed_name(binding.value) == guard for binding in graph.bindings_of(function)):
         return function
     nothing = relax.TupleType([])
@@ -265,15 +264,14 @@ def _guarded(function: relax.Function, guard: str) -> relax.Function:
     first = relax.BindingBlock([relax.VarBinding(relax.Var("checked", nothing), call)])
     whole = relax.SeqExpr([first, *function.body.blocks], function.body.body)
     body = relax.BlockBuilder().normalize(whole)
-    forced = bool(function.attrs.get("relax.force_pure"))  # what it calls does not count
+    forced = bool(function.attrs.get("relax.force_pure"))  # its calls do not make it impure
     return relax.Function(function.params, body, function.ret_ty, forced, function.attrs)
 
 
-# Which outputs of a module kernels write, and who reads them besides the caller.
+# The outputs of a module that kernels write, and their readers besides the caller.
 #
-# A size of such an output is told by the inputs: by their shapes, or by a few integers in them.
-# Where a caller gives the tensor, it may have room for more rows if kernels that read it take such
-# ones.
+# The inputs determine each size of such an output: by their shapes, or by a few integers in them. A
+# tensor that the caller gives may have room for more rows if the kernels that read it support that.
 
 
 CALL_TIR = ir.Op.get("relax.call_tir")
@@ -286,13 +284,13 @@ class Written:
     Attributes
     ----------
     number : int
-        Of the output.
+        Number of the output.
     var : relax.Var
-        The call's result.
+        The variable of the kernel's call.
     result : int
-        Which of the call's results it is.
+        The number of the output among the call's results.
     view : relax.Var or None
-        The output, if it is that result in another shape.
+        The output's variable, if it is that result in another shape; else None.
     """
 
     number: int
@@ -302,7 +300,7 @@ class Written:
 
     @property
     def place(self) -> tuple[relax.Var, int]:
-        """Which call makes it, and which of that call's results it is."""
+        """The call that computes it, and its number among the call's results."""
         return self.var, self.result
 
     @property
@@ -312,35 +310,35 @@ class Written:
 
 
 def types_of(value: relax.Expr) -> list[relax.TensorType]:
-    """Of the results of a kernel's call."""
+    """The types of the results of a kernel's call."""
     types = list(value.ty.fields) if isinstance(value.ty, relax.TupleType) else [value.ty]
     return [ty for ty in types if isinstance(ty, relax.TensorType)]
 
 
 def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
-    """The outputs that kernels of a module write, of sizes that the inputs tell."""
+    """The outputs that kernels of a module write and whose sizes the inputs determine."""
     bindings = [each for each in graph.bindings_of(main) if isinstance(each, relax.VarBinding)]
     values = {each.var: each.value for each in bindings}
     shapes = {var for param in main.params for var in analysis.definable_tir_vars_in_type(param.ty)}
-    told = ToldSizes(main)
+    determined = ToldSizes(main)
     found = [
         written
         for number, field in enumerate(_outputs(main, values))
         if (written := _written(mod, field, values, number)) is not None
         and isinstance(written.ty.shape, relax.ShapeExpr)
-        and told.are_told(used := analysis.tir_vars_in_type(written.ty))
+        and determined.are_told(used := analysis.tir_vars_in_type(written.ty))
         and {*used} <= shapes | {*analysis.definable_tir_vars_in_type(written.ty)}
     ]
     places = [each.place for each in found]
     plain = [each.place for each in found if each.view is None]
     once = [x for x in found if (plain if x.view is None else places).count(x.place) == 1]
-    # A kernel takes its results behind one another, those that are given before those that are not.
+    # A kernel takes its result buffers in order, given ones before the others.
     taken = {each.place for each in once}
     return [x for x in once if all((x.var, before) in taken for before in range(x.result))]
 
 
 def _outputs(main: relax.Function, values: dict[relax.Var, relax.Expr]) -> list[relax.Expr]:
-    """What a function returns, one by one."""
+    """The results of a function, one by one."""
     result = main.body.body
     while isinstance(result, relax.Var) and result in values:
         value = values[result]
@@ -353,7 +351,7 @@ def _outputs(main: relax.Function, values: dict[relax.Var, relax.Expr]) -> list[
 def _written(
     mod: IRModule, value: relax.Expr, values: dict[relax.Var, relax.Expr], number: int
 ) -> Written | None:
-    """The call that a value is a result of; None for anything else."""
+    """The kernel call that a value is a result of; None for any other value."""
     result, view = 0, None
     while isinstance(value, relax.Var) and value in values:
         made = values[value]
@@ -374,7 +372,7 @@ def _written(
 
 
 def _may_have_room(mod: IRModule, written: Written, bindings: list[graph.AnyBinding]) -> bool:
-    """Whether all that reads an output takes tensors with room for more rows."""
+    """Whether all readers of an output support tensors with room for more rows."""
     several = isinstance(written.var.ty, relax.TupleType)
     names = set() if several else {written.var}
     for binding in bindings:
@@ -387,7 +385,7 @@ def _may_have_room(mod: IRModule, written: Written, bindings: list[graph.AnyBind
         elif isinstance(value, relax.Call) and value.op == CALL_TIR:
             kernel = mod[value.args[0]]
             for place, argument in enumerate(value.args[1].fields):
-                ty = kernel.params[place].ty  # with strides: heads may lie apart
+                ty = kernel.params[place].ty  # with strides, heads need not be contiguous
                 has_strides = isinstance(ty, BufferType) and bool(ty.strides)
                 if argument in names and not has_strides:
                     return False
@@ -396,22 +394,22 @@ def _may_have_room(mod: IRModule, written: Written, bindings: list[graph.AnyBind
     return True
 
 
-# Sizes that a few integers of the inputs tell, such as how many keys a cache shall have.
+# Sizes that a few integers of the inputs determine, such as the number of keys in a cache.
 #
 #     lv = R.maximum(total, R.const([24]))                    total: int64[1], an input
 #     lv1 = R.tensor_to_shape(lv)
 #     lv2: R.Shape([found_1]) = R.match_cast(lv1, R.Shape([found_1]))
 #
-# It takes next to no time to find such a size, so it may be found twice.
+# Computing such a size takes next to no time, so it may be computed twice.
 
 
-MOST_ELEMENTS = 64  # of a tensor that sizes are computed with
+MOST_ELEMENTS = 64  # of a tensor from which sizes are computed
 
 _UNSURE = ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed")
 
 
 class ToldSizes:
-    """The sizes that data decide in one function, and what tells them.
+    """The sizes in one function that depend on data, and the bindings that determine them.
 
     Parameters
     ----------
@@ -425,22 +423,23 @@ class ToldSizes:
             v for param in function.params for v in analysis.definable_tir_vars_in_type(param.ty)
         }
         self._bindings = graph.bindings_of(function)
-        self._places: dict[relax.Var, int] = {}  # of values and of sizes
+        self._places: dict[relax.Var, int] = {}  # positions that define values and sizes
         for place, binding in enumerate(self._bindings):
             for var in (binding.var, *_defined(binding)):
                 self._places.setdefault(var, place)
         self._found: dict[int, frozenset[int] | None] = {}
 
     def are_told(self, sizes: Iterable[relax.Var]) -> bool:
-        """Whether the inputs' shapes, or a few integers in them, tell all these sizes."""
+        """Whether the inputs' shapes, or a few integers in the inputs, determine all these
+        sizes."""
         return self._telling(sizes) is not None
 
     def bindings(self, sizes: Iterable[relax.Var]) -> list[graph.AnyBinding]:
-        """The bindings that tell these sizes, in order."""
+        """The bindings that determine these sizes, in order."""
         return [self._bindings[place] for place in sorted(self._telling(sizes) or ())]
 
     def _telling(self, needed: Iterable[relax.Var]) -> frozenset[int] | None:
-        """The places of the bindings behind values and sizes; None if they do much."""
+        """Positions of the bindings that compute some values and sizes; None if that is costly."""
         found: frozenset[int] = frozenset()
         for var in needed:
             if var in self._known or (var in self._params and _is_small(var, vectors=True)):
@@ -453,7 +452,7 @@ class ToldSizes:
         return found
 
     def _before(self, place: int) -> frozenset[int] | None:
-        """The places of a binding and of those that it needs; None as of `_telling`."""
+        """Positions of a binding and of all that it needs; None as in `_telling`."""
         if place not in self._found:
             binding = self._bindings[place]
             is_little = _is_small(binding.var) and _is_plain(binding.value)
@@ -463,7 +462,7 @@ class ToldSizes:
 
 
 def _is_small(var: relax.Var, vectors: bool = False) -> bool:
-    """Whether a value is a shape or a few integers; or a vector of any length, if these count."""
+    """Whether a value is a shape or a few integers; or, with `vectors`, an integer vector."""
     if isinstance(var.ty, relax.ShapeType):
         return True
     if not isinstance(var.ty, relax.TensorType) or "int" not in str(var.ty.dtype):
@@ -473,14 +472,14 @@ def _is_small(var: relax.Var, vectors: bool = False) -> bool:
 
 
 def _is_plain(value: relax.Expr) -> bool:
-    """Whether an expression gives the same whenever it is computed."""
+    """Whether an expression has one value whenever it is computed."""
     if isinstance(value, relax.Call):
         return graph.op_name(value).startswith("relax.") and graph.op_name(value) not in _UNSURE
     return isinstance(value, relax.ShapeExpr | relax.Var)
 
 
 def _defined(binding: graph.AnyBinding) -> set[relax.Var]:
-    """The sizes that a binding gives their numbers, or compares if they have some."""
+    """The sizes that a binding defines, or compares if they are already defined."""
     if not isinstance(binding, relax.MatchCast):
         return set()
     return {*analysis.definable_tir_vars_in_type(binding.ty)}

@@ -1,4 +1,4 @@
-"""Memory of dynamic sizes: allocated, shared, rounded up to classes."""
+"""Memory of dynamic sizes: allocated, shared, rounded up to size classes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..ir.functions import named_pass, rebound, renamed, with_blocks
 from ..ir.graph import AnyBinding, bindings_of, op_name, packed_name, static_tensor, variables
 
 _ALLOCATE = "relax.memory.alloc_storage"
-_SAMPLE = 64  # what every symbol is taken for to compare sizes
+_SAMPLE = 64  # value of every symbol for the comparison of sizes
 
 
 @named_pass
 def share_storage(mod: IRModule) -> IRModule:
-    """Share storage: tensors of different open sizes that do not live together get the same memory.
+    """Share storage: tensors of different dynamic sizes share memory if they do not live together.
 
     Before
 
@@ -43,11 +43,10 @@ def share_storage(mod: IRModule) -> IRModule:
         ...
         z = R.memory.alloc_tensor(a, 0, R.shape([n, 192]), "float32")
 
-    TVM plans memory of known sizes; of open ones it shares what has just the same size. Every call
-    for a storage takes a shape, a lock and a search. What the function returns keeps memory of its
-    own.
+    TVM plans memory of static sizes; for dynamic sizes it shares only equal ones. Every call for a
+    storage takes a shape, a lock and a search. The results of the function keep separate memory.
 
-    It comes between LowerAllocTensor and size_classes.
+    It must run between LowerAllocTensor and size_classes.
     """
 
     return rewrite.map_functions(mod, rewrite.is_relax, _shared)
@@ -55,18 +54,18 @@ def share_storage(mod: IRModule) -> IRModule:
 
 @dataclass
 class _Slot:
-    """Memory that is used by one storage after the other."""
+    """Memory that several storages use one after the other."""
 
     var: relax.Var
-    last: int  # the number of the binding that uses it last
-    sizes: dict[Hashable, tirx.Expr] = field(default_factory=dict)  # different ones, by structure
+    last: int  # number of the last binding that uses it
+    sizes: dict[Hashable, tirx.Expr] = field(default_factory=dict)  # distinct ones, by structure
 
     @property
     def size(self) -> tirx.Expr:
         return reduce(te.max, self.sizes.values())
 
     def distance(self, size: tirx.Expr) -> float:
-        """By which factor a size is larger or smaller, about."""
+        """The approximate factor between a size and the slot's size, at least 1."""
         here, there = max(map(_sample, self.sizes.values())), _sample(size)
         return max(here, there) / max(1, min(here, there))
 
@@ -83,7 +82,7 @@ def _shared(function: relax.Function) -> relax.Function:
             continue
         (size,) = binding.value.args[0].values
         key = structural_key(size)
-        # The one that is used no more and whose size is nearest.
+        # Takes the free slot with the nearest size.
         free = [slot for slot in slots if slot.last < lives[binding.var].start]
         same = [slot for slot in free if key in slot.sizes]
         slot = min(same or free, key=partial(_Slot.distance, size=size), default=None)
@@ -113,9 +112,9 @@ def _allocating(call: Any, size: tirx.Expr) -> relax.Call:
 
 
 def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[relax.Var, range]:
-    """Storages of open sizes that are not returned: their first and last binding.
+    """First and last binding of storages of dynamic size that are not returned.
 
-    Any result of what uses a storage is taken to lie in it.
+    A result of any call that uses a storage is assumed to lie in it.
     """
     arguments: set[tirx.Expr] = set()
     for parameter in function.params:
@@ -141,18 +140,18 @@ def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[rel
 
 
 def _sample(size: tirx.Expr) -> int:
-    """A size with a usual number for every symbol."""
+    """A size with the sample for every symbol."""
     usual = {symbol: tirx.const(_SAMPLE, "int64") for symbol in variables_of(size)}
     return int(Analyzer().simplify(substitute(size, usual)))
 
 
 _KILL, _TENSOR = "relax.vm.kill_object", "relax.vm.alloc_tensor"
-_MAKE = ("vm.builtin.make_shape", "vm.builtin.make_prim_value")  # of numbers of the heap
+_MAKE = ("vm.builtin.make_shape", "vm.builtin.make_prim_value")  # made from numbers of the heap
 
 
 @named_pass
 def share_objects(mod: IRModule) -> IRModule:
-    """Share objects: makes a shape or a size once, and a tensor once for each place in memory.
+    """Share objects: makes each shape or size once, and one tensor for each place in memory.
 
     Before
 
@@ -175,10 +174,10 @@ def share_objects(mod: IRModule) -> IRModule:
         cls.kernel(b, x)
         R.vm.kill_object(x)
 
-    Either call takes about a microsecond. What is planned to lie at one place does not live at the
-    same time.
+    Each of these calls takes about a microsecond. Tensors that are planned at one place are never
+    alive at the same time.
 
-    It comes after VMShapeLower.
+    It must run after VMShapeLower.
     """
 
     return rewrite.map_functions(mod, rewrite.is_relax, _with_shared_objects)
@@ -189,7 +188,7 @@ def _with_shared_objects(function: relax.Function) -> relax.Function:
     if any(isinstance(binding.value, relax.If) for binding in made):
         return function  # a branch may let go of what it did not make
     firsts: dict[Hashable, relax.Var] = {}
-    names: dict[relax.Expr, relax.Expr] = {}  # a variable -> the first one of its object
+    names: dict[relax.Expr, relax.Expr] = {}  # a variable -> the first variable of an equal object
     last_kills: dict[relax.Expr, int] = {}
     bindings: list[AnyBinding] = []
     for original in made:
@@ -213,7 +212,7 @@ def _with_shared_objects(function: relax.Function) -> relax.Function:
 
 
 def _key(value: relax.Expr) -> Hashable | None:
-    """What says that two calls give the same object; None if nothing does."""
+    """A key that is equal for calls that make equal objects; None for other calls."""
     if op_name(value) == _TENSOR:
         storage, offset, shape, *rest = value.args
         sizes = shape if isinstance(shape, relax.Var) else _numbers(shape.values)
@@ -227,14 +226,14 @@ def _key(value: relax.Expr) -> Hashable | None:
 
 
 def _numbers(values: Sequence[object]) -> tuple[int, ...] | None:
-    """Numbers, if they all are known."""
+    """The values as numbers; None if one is unknown."""
     found = [int(value) for value in values if isinstance(value, tirx.IntImm)]
     return tuple(found) if len(found) == len(values) else None
 
 
 @named_pass
 def allocate_empty(mod: IRModule) -> IRModule:
-    """Allocate: makes a tensor without elements at run time instead of keeping it as a constant.
+    """Allocate: makes an empty tensor at run time instead of keeping it as a constant.
 
     Before
 
@@ -245,9 +244,9 @@ def allocate_empty(mod: IRModule) -> IRModule:
         empty = R.builtin.alloc_tensor(R.shape([2, 0]), "float32", 0)
         return empty
 
-    TVM 0.27 writes such a constant, but cannot read it again where the first size is not 0.
+    TVM 0.27 writes such a constant, but cannot read it again unless the first size is 0.
 
-    It comes between CallTIRRewrite and the planning of memory.
+    It must run between CallTIRRewrite and the planning of memory.
     """
 
     def allocated(constant: ir.GenericConst) -> relax.Expr | None:
@@ -266,7 +265,7 @@ _INDEX = "int64"
 
 @named_pass
 def size_classes(mod: IRModule) -> IRModule:
-    """Size classes: memory whose size only a run knows comes in powers of two.
+    """Size classes: rounds memory of dynamic size up to powers of two.
 
     Before
 
@@ -276,11 +275,11 @@ def size_classes(mod: IRModule) -> IRModule:
 
         R.memory.alloc_storage(R.shape([1 << (64 - clz(max(n * 1536, 4096) - 1))]), ...)
 
-    TVM's pool keeps every block, and gives it again to who asks for just as many bytes. A program
-    that runs with any length would keep blocks of all lengths; so it keeps one for each power of
-    two. What nobody writes to behind the bytes that are needed takes no memory.
+    TVM's memory pool reuses a block only for a request of exactly its size. A program that runs
+    with any length would keep blocks of all lengths; with size classes it keeps one for each power
+    of two. Pages after the needed bytes are never written to, so they take no memory.
 
-    It comes between LowerAllocTensor and VMShapeLower.
+    It must run between LowerAllocTensor and VMShapeLower.
     """
 
     def rounded(binding: relax.VarBinding) -> relax.Expr | None:
@@ -294,7 +293,7 @@ def size_classes(mod: IRModule) -> IRModule:
 
 
 def power_of_two(size: tirx.Expr) -> tirx.Expr:
-    """The least power of two that is not less."""
+    """The smallest power of two that is at least `size` and at least `SMALLEST`."""
     last = te.max(size, tirx.const(SMALLEST, _INDEX)) - 1
     bits = tirx.const(64, _INDEX) - tirx.clz(last).astype(_INDEX)
     return tirx.shift_left(tirx.const(1, _INDEX), bits)

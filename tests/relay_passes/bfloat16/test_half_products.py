@@ -26,7 +26,7 @@ from .test_bf16_precision import operand_types
 GNR = Machine("graniterapids", isa_named("amx_fp16"))
 SPR = Machine("sapphirerapids", isa_named("amx"))
 RNG = np.random.default_rng(0)
-UNKNOWN = "a size is not known, or 0, or an operand is a vector"
+UNKNOWN = "a size is dynamic or 0, or an operand is a vector"
 HALF, WIDE = ("float16", "float16", "float32"), ("float32",) * 3
 
 
@@ -90,8 +90,8 @@ def windowed(groups: int) -> Body:
     ("body", "shapes", "reason"),
     [
         (product, [(2, 32, 64), (2, 64, 32)], None),
-        (product, [(2, 4, 64), (2, 64, 32)], "few rows of a batch"),
-        (product, [(32, 64), (64, 64)], "a weight that is no constant"),
+        (product, [(2, 4, 64), (2, 64, 32)], "the matrices of its batch have few rows"),
+        (product, [(32, 64), (64, 64)], "the weight is not a constant"),
         (lambda x: op.matmul(x, weight(3, 2)), [(2, 3)], SLOWER),
         (windowed(1), [(1, 64, 14, 14)], None),
         (windowed(64), [(1, 64, 14, 14)], "a convolution in groups"),

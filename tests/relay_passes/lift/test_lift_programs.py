@@ -309,7 +309,7 @@ def test_a_block_that_no_operator_computes_is_a_function_of_its_own() -> None:
     mod = calling(function(body, *inputs), ((4, 5), F), *inputs)
     found, (decision,) = lifted(mod)
     assert names(found) == ["call_tir", "matmul"]
-    assert "apart: odd: a value that no operator computes" in decision.reason
+    assert "separate function: odd: a value that no operator computes" in decision.reason
     a, b = randoms(*inputs)
     expected = (a * (np.arange(4) % 3)[:, None]) @ b
     np.testing.assert_allclose(run(found, [a, b])[0], expected, 1e-4, 1e-4)
@@ -417,7 +417,7 @@ def test_functions_without_products_stay_by_themselves() -> None:
             lambda a, b: summed((4, 5), (8,), lambda i, j, k: a[i + k] * b[k, j]),
             ((4, 5), F),
             (((11,), F), ((8, 5), F)),
-            "gathered elements that are multiplied 5 times each",
+            "gathered elements are multiplied only 5 times each",
         ),
         (
             lambda a, b, c: summed((4,), (8,), lambda i, k: a[i, k] * b[i, k] * c[k]),

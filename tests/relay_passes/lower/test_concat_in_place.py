@@ -99,7 +99,7 @@ def test_what_is_needed_besides_is_copied() -> None:
     compiled = assert_same(body, X)
     found = reasons(compiled)
     assert "written at channel 28 of 68" in found
-    assert "it is needed besides" in found and "no kernel of a region makes it" in found
+    assert "it has other readers" in found and "no region's kernel computes it" in found
     assert sum("copy" in name for name in calls(compiled)) == 2
 
 

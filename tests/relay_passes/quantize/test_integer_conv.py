@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[relax.Expr], relax.Expr], str]] = {
         lambda x: conv2d(
             dequantize(x, 0.1, 0), dequantize(op.strided_slice(x, [1, 2], [0, 0], [3, 3]), 1, 0)
         ),
-        "the weight is no constant",
+        "the weight is not a constant",
     ),
 }
 

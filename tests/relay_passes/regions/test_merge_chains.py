@@ -232,7 +232,7 @@ def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
     assert regions(after) == regions(before)
     first, second = reasons(after)
     assert not first
-    assert second.startswith("template matmul; a chain with the regions before it: does not pay")
+    assert second.startswith("template matmul; not merged with the regions before it: does not pay")
     assert "calls and barriers -0.3" in second
 
     def narrow(x: relax.Expr) -> relax.Expr:

@@ -159,7 +159,7 @@ def test_on_one_thread_f32_stays_apart_and_says_why() -> None:
     before, after = merged(block, X, threads=1)
     assert kinds(after) == kinds(before)
     (reason,) = reasons(after)
-    assert "with the depthwise convolution before it: does not pay: in bands of" in reason
+    assert "with the depthwise_conv2d before it: does not pay: in bands of" in reason
     assert "on 1 thread an estimated" in reason
 
 

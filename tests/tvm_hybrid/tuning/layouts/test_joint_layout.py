@@ -235,7 +235,7 @@ def test_labels_of_other_operators_and_lines_that_make_no_sense_are_passed_over(
         found = count_regions(convolved(), with_layouts(options, RecordStore(path)))
     assert found == count_regions(convolved(), options)
     assert f"{path}:2: this layout line is not used" in caplog.text
-    assert f"record {path}:1: these layouts are not used: they are those of other" in caplog.text
+    assert f"record {path}:1: these layouts are not used: they belong to other" in caplog.text
     assert RecordFile(path).refresh() == []
 
 
