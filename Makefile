@@ -18,11 +18,10 @@ TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py 
 	tests/tvm_hybrid/test_nn_modules.py notebooks/pytorch.ipynb
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2
-# `make fuzz` ends after so many.
-
+# Of `make fuzz`.
 SECONDS ?= 600
 
-.PHONY: demo docs test test-torch test-all test-machines fuzz lint types format wheel clean
+.PHONY: demo docs quick test test-torch test-all test-machines fuzz lint types format wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
@@ -40,6 +39,18 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(NBMAKE) -n $(WORKER
 	--dist loadfile --no-loadscope-reorder
 
 TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest $(NBMAKE) -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
+
+# Fast tests of every package: rules, one template, the contract of one microkernel, sessions, documents.
+QUICK_TESTS := tests/test_layers.py tests/test_documents.py tests/test_version.py \
+	tests/microkernels/test_isa.py tests/microkernels/base tests/microkernels/machines \
+	tests/tir_schedules/core tests/tir_schedules/epilogue/test_fusible_ops.py \
+	tests/relay_passes/canonicalize tests/relay_passes/ir \
+	tests/tvm_hybrid/test_options.py tests/tvm_hybrid/test_argument_errors.py tests/tvm_hybrid/targets
+
+# Before each commit: under two minutes on two cores.
+quick: $(STAMP)
+	$(MAKE) lint
+	$(PYTEST) -m "not slow" $(QUICK_TESTS)
 
 # mypy is one process: tests use the other CPUs meanwhile.
 test: $(TORCH_STAMP) $(BROWSER_STAMP)

@@ -37,6 +37,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_built(site: Path) -> None:
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"contributing", "changelog"}
     assert pages <= {path.stem for path in site.glob("*.html")}
+    extending = {path.stem for path in (ROOT / "docs" / "extending").glob("*.md")}
+    assert extending <= {path.stem for path in (site / "extending").glob("*.html")}
     notebooks = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert notebooks <= {path.stem for path in (site / "notebooks").glob("*.html")}
 

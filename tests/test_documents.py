@@ -1,4 +1,4 @@
-"""README and CONTRIBUTING name only files that exist."""
+"""README, CONTRIBUTING and docs/extending name only files and modules that exist."""
 
 import re
 from pathlib import Path
@@ -6,23 +6,37 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+EXTENDING = sorted((ROOT / "docs" / "extending").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *EXTENDING]
 PLACEHOLDER = re.compile(r"[<>*{}]")
-# Files that the text tells to make.
-EXAMPLES = {"tir_schedules/rows/cumsum.py", "relay_passes/canonicalize/drop_double_negation.py"}
+# Files that readers make when they follow the pages.
+EXAMPLES = {
+    "tir_schedules/rows/cumsum.py",
+    "microkernels/machines/sierraforest.json",
+    "build/site/index.html",
+}
+CONTRIBUTING_LINES = 60
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_named_files_exist(name: str) -> None:
-    text = (ROOT / name).read_text()
-    linked = re.findall(r"\]\(([^)#:]+)\)", text)
+def test_contributing_is_one_page() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(text.splitlines()) <= CONTRIBUTING_LINES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_named_files_exist(page: Path) -> None:
+    text = page.read_text()
+    linked = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     quoted = re.findall(r"`([\w.<>*{}-]+(?:/[\w.<>*{}-]+)+\.\w+)`", text)
-    paths = {path for path in (*linked, *quoted) if not PLACEHOLDER.search(path)} - EXAMPLES
-    assert len(paths) > 5
-    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+    assert linked or quoted
+    paths = {page.parent / path for path in linked}
+    paths |= {ROOT / path for path in quoted if not PLACEHOLDER.search(path)}
+    paths -= {ROOT / path for path in EXAMPLES}
+    assert not [path for path in sorted(paths) if not path.exists()]
 
 
 def test_named_modules_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = "".join(path.read_text() for path in EXTENDING)
     packages = "microkernels|tir_schedules|relay_passes|tvm_hybrid|tests|tools"
     found = set(re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text))
     assert len(found) > 3

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 HELPERS = sorted(FOLDER.glob("*.py"))
 LIBRARIES = {"matplotlib", "numpy", "onnx", "torch", "tvm", *(path.stem for path in HELPERS)}
-# What CONTRIBUTING.md tells those to use who write a microkernel.
+# Internal modules that docs/extending/microkernels.md names, for authors of microkernels.
 EXTENDING = {
     "microkernel": {
         "microkernels.isa",

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 TVM_RELEASE = (0, 27)
 FFI_RELEASE = (0, 1, 14)

@@ -359,7 +359,9 @@ class RequantizingChain:
                 value = FUSIBLE_OPS[op].numpy(value, *numbers)
         return value
 
-    def add(self, step: EpilogueOp, current: int, others: list[int], numbers: list[np.ndarray]) -> bool:
+    def add(
+        self, step: EpilogueOp, current: int, others: list[int], numbers: list[np.ndarray]
+    ) -> bool:
         """Adds a step that reads value number `current`; returns whether the chain supports it."""
         if not self.scaling:
             if step.op == "add" and step.dtype == "int32":

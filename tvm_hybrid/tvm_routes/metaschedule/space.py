@@ -166,7 +166,7 @@ class TensorizedProducts(PyScheduleRule):
             except Exception as error:
                 logger.debug("no space with %s: %s", config.kernel, first_line(error))
                 continue
-            # Keeps later rules from changing it. The root comes last: see CONTRIBUTING.md.
+            # Keeps later rules from changing it. The root comes last: see docs/extending/traps.md.
             root = copy.get_sblock("root")
             for each in (*copy.get_child_blocks(root), root):
                 copy.annotate(each, *databases.LEFT_ALONE)
