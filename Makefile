@@ -40,12 +40,13 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(NBMAKE) -n $(WORKER
 
 TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest $(NBMAKE) -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
 
-# Fast tests of every package: rules, one template, the contract of one microkernel, sessions, documents.
+# Fast tests of every package: rules, intrinsics, one template, compilation, options, documents.
 QUICK_TESTS := tests/test_layers.py tests/test_documents.py tests/test_version.py \
 	tests/microkernels/test_isa.py tests/microkernels/base tests/microkernels/machines \
+	tests/microkernels/tensorize/test_tensor_intrin.py tests/tir_schedules/rows/test_normalize.py \
 	tests/tir_schedules/core tests/tir_schedules/epilogue/test_fusible_ops.py \
 	tests/relay_passes/canonicalize tests/relay_passes/ir \
-	tests/tvm_hybrid/test_options.py tests/tvm_hybrid/test_argument_errors.py tests/tvm_hybrid/targets
+	tests/tvm_hybrid/test_api.py tests/tvm_hybrid/test_options.py tests/tvm_hybrid/test_argument_errors.py tests/tvm_hybrid/targets
 
 # Before each commit: under two minutes on two cores.
 quick: $(STAMP)

@@ -75,8 +75,8 @@ _compiling: list[tuple[int, int, int]] = []  # thresholds to restore, for each c
 def without_full_collections() -> Iterator[None]:
     """Keeps Python's garbage collector from looking through all objects while a model is compiled.
 
-    A pass makes so many objects that every few passes Python looks through all objects, those of
-    all imports included. With collections of younger objects that took 5 to 6% of the time to
+    A pass makes thousands of objects, so every few passes Python looks through all objects, those
+    of all imports included. With collections of younger objects that took 5 to 6% of the time to
     compile QDQ BERTs. Hardly any object is garbage: one without users goes at once, and young
     objects are still looked through, less often.
 

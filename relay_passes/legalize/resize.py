@@ -38,7 +38,7 @@ from tir_schedules.generic.expressions import const_int, substitute
 
 MOST_TIMES = 16  # largest integer factor of a dynamic image
 TAPS = {"linear": 2, "cubic": 4}  # of the methods with weights
-MANY_CHANNELS = 64  # pixels with so many channels compute their own taps
+MANY_CHANNELS = 64  # pixels with this many channels compute their own taps
 
 _PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "half_pixel": lambda x, scale: (x + 0.5) * scale - 0.5,

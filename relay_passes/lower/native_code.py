@@ -53,7 +53,7 @@ HOST_FUNCTION = "tirx.is_host_func"  # TVM's attribute of kernels that compute s
 NOTHING = "tvm_hybrid_nothing"
 OUTSIDE_WEIGHT = "tvm_hybrid_outside_weight"  # in executables that never run
 GROUP = 4  # kernels of a module; single kernels would take no longer, but make many modules
-FEW = 8  # up to so many kernels stay in one module
+FEW = 8  # up to this many kernels stay in one module
 
 
 def compile_native(

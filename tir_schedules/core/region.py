@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     _Attributes = Mapping[str, Attribute]
     _Shape = tuple[int, ...]
 else:
-    # msgspec could not choose among so many types; `typed` converts attributes.
+    # msgspec could not choose among these types; `typed` converts attributes.
     _Attributes = dict[str, Any]
     # In JSON a symbolic size is a text.
     _Shape = tuple[int | str, ...]

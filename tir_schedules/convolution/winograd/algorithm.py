@@ -54,7 +54,7 @@ PAIRS = {6: (NEAR, FAR), 8: (0.5, 1.0, 2.0)}
 """The interpolation points are 0, infinity, and these numbers with both signs."""
 MOST_CHANNELS = (2**31 - 1) // (4 * 3 * 3 * 255 * 128)
 """Most channels of 8-bit integers whose sums stay within 32 bits."""
-_SHIFT = 2  # sums of integers are the results shifted left by so many bits
+_SHIFT = 2  # sums of integers are the results shifted left by this many bits
 
 
 @dataclass(frozen=True, eq=False)
