@@ -1,6 +1,6 @@
-# `make demo`, `make test` and `make test-all` do all set-up themselves, in .venv; a second run reuses it.
+# `make demo`, `make test` and `make test-all` set up .venv first; a second run reuses it.
 
-# The first of these that is new enough.
+# The first of these commands whose version is new enough.
 PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.10; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$name && break; \
 	done)
@@ -8,17 +8,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tvm_hybrid_command.py tools
 STAMP := $(VENV)/.installed
-# A Chromium for the tests of the report's page; they are skipped where there is none.
+# A Chromium for the tests of the report's page, which are skipped without one.
 BROWSER_STAMP := $(VENV)/.browser
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-# PyTorch has an environment of its own, on top of the other one: TVM imports it wherever it is there.
+# PyTorch has a separate environment on top of .venv: TVM imports PyTorch if it is installed.
 TORCH := $(VENV)/torch
 TORCH_STAMP := $(TORCH)/.installed
 TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py \
 	tests/tvm_hybrid/test_nn_modules.py notebooks/pytorch.ipynb
-# Tests run in this many processes, each file in one.
+# Number of test processes; each test file runs in one process.
 WORKERS ?= 2
-# Of `make fuzz`.
+# Duration of `make fuzz`.
 SECONDS ?= 600
 
 .PHONY: demo docs quick test test-torch test-all test-machines fuzz lint types format wheel clean
@@ -26,15 +26,15 @@ SECONDS ?= 600
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
 
-# The documentation as pages to read without a network: build/site/index.html.
+# The documentation as pages that need no network: build/site/index.html.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# Two kernels of notebooks that start at once may choose the same free port: the one that dies of it starts again.
+# Two notebook kernels that start at once may choose the same free port: the kernel that dies is restarted.
 NBMAKE := --nbmake --nbmake-timeout=300 --reruns 1 --only-rerun 'Kernel died before replying'
 
-# Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
-# Files run in order, notebooks first: what takes long must not begin last, when only one process is left to work.
+# Bytecode is kept: rewriting the assertions of all tests takes half the time of collecting them.
+# Files run in order, notebooks first: a long file that begins last would keep only one process busy.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(NBMAKE) -n $(WORKERS) \
 	--dist loadfile --no-loadscope-reorder
 
@@ -53,7 +53,7 @@ quick: $(STAMP)
 	$(MAKE) lint
 	$(PYTEST) -m "not slow" $(QUICK_TESTS)
 
-# mypy is one process: tests use the other CPUs meanwhile.
+# mypy is one process: PyTorch's tests use the other CPUs meanwhile.
 test: $(TORCH_STAMP) $(BROWSER_STAMP)
 	$(MAKE) --jobs=2 test-torch types lint
 	$(PYTEST) -m "not slow"
@@ -61,16 +61,16 @@ test: $(TORCH_STAMP) $(BROWSER_STAMP)
 test-torch: $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, four fifths of random examples, of tests marked sampled and, on
-# CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms, and of templates' tests for each
-# instruction set two thirds. `test` leaves out others each day; TVM_HYBRID_TEST_DAY says which.
+# All tests. `test` leaves out tests marked slow; four fifths of random examples; seven eighths of the parameters of
+# tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins; two thirds of the instruction sets of
+# templates' tests. The selection changes each day; TVM_HYBRID_TEST_DAY states the day.
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[packages]'
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
 	$(MAKE) test-machines
 
-# What estimates of cost decide differs from CPU to CPU: the tests of whatever asks for estimates of this CPU, with the
+# Decisions based on cost estimates differ from CPU to CPU: runs the tests of code that estimates this CPU, with the
 # numbers of each described CPU in turn.
 test-machines: $(STAMP)
 	set -e; for machine in $$($(BIN)/python -m tests.pinned_machine $(CURDIR)/build/machines); do \
@@ -78,7 +78,7 @@ test-machines: $(STAMP)
 		TVM_HYBRID_MACHINE=$$machine $(PYTEST) -m "not slow" tests/relay_passes tests/end_to_end tests/tvm_hybrid; \
 	done
 
-# Random graphs, new ones every time unless SEED is given; findings go to build/fuzz.
+# Examines random graphs, which are new unless SEED is given; writes findings to build/fuzz.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
@@ -93,7 +93,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Set-up is done anew when what it depends on changes.
+# Set-up runs again if a file that it depends on changes.
 $(STAMP): setup.cfg pyproject.toml tvm_hybrid/__init__.py
 	@test -n "$(PYTHON)" || \
 		{ echo "Error: no Python 3.10 or newer; name one: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -103,7 +103,7 @@ $(STAMP): setup.cfg pyproject.toml tvm_hybrid/__init__.py
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# Root gets Debian's package where there is none yet; whoever is not root, or cannot reach it, goes on without.
+# Installs Debian's package if Chromium is missing and the user is root; if that fails, continues without it.
 $(BROWSER_STAMP): $(STAMP)
 	@test -n "$(CHROMIUM)" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 		{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive timeout 600 \
@@ -119,7 +119,7 @@ $(TORCH_STAMP): $(STAMP)
 		torch==2.13.0 torchao==0.18.0 transformers==5.23.0 onnxscript==0.7.2
 	touch $@
 
-# A wheel and a source distribution, in dist.
+# Builds a wheel and a source distribution in dist.
 wheel: $(STAMP)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist

@@ -1,4 +1,4 @@
-"""Settings for every test."""
+"""Settings of all tests."""
 
 import gc
 import importlib.util
@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from os import sched_getaffinity, sched_setaffinity  # of the system, whatever a test puts in `os`
+from os import sched_getaffinity, sched_setaffinity  # tests may patch `os`
 from typing import Any
 
 import pytest
@@ -19,40 +19,40 @@ from tests.pinned_machine import pinned
 from tests.stand_ins import isas_run, running, sampling
 from tvm_hybrid.runtime.threads import use_threads
 
-# Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
-# new examples; continuous integration draws the same ones every time.
+# The machine decides how long compiling takes; time must not fail a test. Developers' runs draw new
+# examples; continuous integration draws fixed ones.
 settings.register_profile("tvm_hybrid", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tvm_hybrid")
 
-# Tests say which records count; those that the package brings would differ from CPU to CPU.
+# Tests state which records count; the package's records would differ from CPU to CPU.
 os.environ["TVM_HYBRID_RECORDS"] = "none"
 
-# Sessions compile, but for those of the tests of the cache.
+# Sessions compile instead of reading the cache, except in the cache's tests.
 os.environ["TVM_HYBRID_CACHE"] = "0"
 
-# What a test finds on standard error does not depend on how long compiling takes.
+# Standard error of a test must not depend on how long compiling takes.
 os.environ["TVM_HYBRID_PROGRESS"] = "0"
 
-# A mistake in a rule for generic loops fails the test; users get the loops of another rule.
+# An error in a rule for generic loops fails the test; users get another rule's loops.
 os.environ["TVM_HYBRID_RULE_ERRORS"] = "raise"
 
-# Processes that run tests side by side have more threads than CPUs: those that wait shall sleep.
+# Parallel test processes have more threads than CPUs: waiting threads must sleep.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.setdefault("TVM_HYBRID_SPIN", "never")
 
-# Processes that run tests side by side must choose the same ones, at midnight too.
+# Parallel test processes must choose equal samples, at midnight too.
 os.environ[DAY_VARIABLE] = str(today())
 
-# What a shell's "&" starts ignores Ctrl-C, and so would whatever the tests interrupt.
+# A process started by a shell's "&" ignores Ctrl-C, and so do its children, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-THREADS = 2  # of parallel loops that a test starts itself; sessions have their own number
-ISAS = "isas"  # which of them a test ran, in its report
+THREADS = 2  # of parallel loops that a test starts directly; sessions have another setting
+ISAS = "isas"  # key in a test's report: the instruction sets that it ran
 TORCH_NOTEBOOKS = {"pytorch.ipynb"}
-# Their code is for CPUs with this; notebooks run without stand-ins.
+# Their code needs this feature; notebooks run without stand-ins.
 NOTEBOOKS_FOR = {"amx_emulator.ipynb": "avx512_bf16"}
-_LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
+_LEFT_OUT = "slow tests left out"  # key in a worker's output for its parent process
 _left_out = 0
 
 
@@ -62,7 +62,7 @@ def _isas(item: pytest.Item) -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Says which tests have their turn. `-q` hides pytest's own header."""
+    """Prints which tests have their turn: `-q` hides pytest's header."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         day = today()
@@ -73,9 +73,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Sets up and runs tests marked `isa(name)` or `machine(name)` as on such a CPU.
 
-    Every test begins with our pool, whatever ran before it in this process, or did not. Else a
-    program of TVM's machine that is a process's first would make TVM's pool, which binds its
-    caller.
+    Every test begins with our thread pool, whatever ran before in this process. Otherwise the first
+    program of TVM's machine in a process would create TVM's pool, which binds its caller to a CPU.
     """
     use_threads(THREADS)
     with ExitStack() as stack:
@@ -89,8 +88,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests marked `isa(name)` for an ISA that neither this CPU nor a stand-in runs.
 
-    AMX is emulated where it is missing, from the first test that needs it on: earlier, pytest's own
-    handler of SIGILL would take its place.
+    Missing AMX is emulated from the first test that needs it: earlier, pytest's handler of SIGILL
+    would displace the emulator's.
     """
     isas_run.taken()
     for name in _isas(item):
@@ -107,10 +106,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Notes what ran, and fails tests that leave something behind for others.
+    """Notes which ISAs ran, and fails tests that leave a changed state behind.
 
-    Those are CPUs that this thread may not use any more, and in tests for AMX, which say so or
-    compile its code, a fault or a configured thread.
+    A changed state is an affinity with fewer CPUs, and in tests that are marked for AMX or compile
+    its code also a fault of the emulator or a thread with a tile configuration.
     """
     emulator.reset()
     cpus = sched_getaffinity(0)
@@ -128,7 +127,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keeps the garbage collector from what is collected, which stays to the end."""
+    """Excludes collected items from garbage collection: they live to the end."""
     gc.disable()
     try:
         return (yield)
@@ -139,7 +138,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips notebooks that cannot run here, and marks most of many alike."""
+    """Skips notebooks that cannot run here, and marks tests `slow` that `make test` leaves out."""
     for item in items:
         name = item.path.name
         if name in TORCH_NOTEBOOKS and importlib.util.find_spec("torch") is None:
@@ -151,29 +150,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Counts the slow tests that nobody asked for."""
+    """Counts the deselected slow tests."""
     global _left_out
     _left_out += sum(item.get_closest_marker("slow") is not None for item in items)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tells the process that shows the results; only a worker of pytest-xdist has one."""
+    """A worker of pytest-xdist sends its count to the process that prints the results."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[_LEFT_OUT] = _left_out
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Every worker collects all tests and leaves out the same."""
+    """Takes a worker's count; every worker collects all tests and leaves out equal ones."""
     global _left_out
     _left_out = max(_left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says which ISAs' code ran, and how. Reports bring it along from other processes too."""
+    """Prints which ISAs' code ran, and how; reports contain the notes of other processes."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
     reports = [report for report in reports if isinstance(report, pytest.TestReport)]
-    # What is skipped may never come to its call.
+    # Skipped tests may have no call phase.
     last = [each for each in reports if each.when == "call" or each.skipped]
     tests = [pairs for each in last for key, pairs in each.user_properties if key == ISAS]
     if any(tests):

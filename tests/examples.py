@@ -1,8 +1,8 @@
-"""How many examples Hypothesis draws, and which of many similar cases have their turn today.
+"""How many examples Hypothesis draws, and which of many similar cases run today.
 
-`make test` takes one in so many of the cases of a test, of the instruction sets of a template's
-test, and of the sets of parameters of a sampled test. Each day has other ones. Within `DAYS` days
-each combination runs.
+`make test` runs a fraction of a test's cases, of a template test's instruction sets, and of a
+sampled test's sets of parameters. The fraction changes every day. Within `DAYS` days each
+combination runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FEW = "TVM_HYBRID_ALL_TESTS" not in os.environ
 
 
 class Turns(NamedTuple):
-    """Which cases, instruction sets and samples have their turn, each counted from 0."""
+    """The turns of cases, instruction sets and samples, each counted from 0."""
 
     case: int
     isa: int
@@ -32,7 +32,7 @@ class Turns(NamedTuple):
 
 
 def today() -> int:
-    """The number of the day, below `DAYS`: what the variable says, or from the date (UTC)."""
+    """The day's number below `DAYS`: the environment variable's value, or from the UTC date."""
     given = os.environ.get(DAY_VARIABLE)
     if given is None:
         return datetime.now(timezone.utc).toordinal() % DAYS
@@ -42,10 +42,10 @@ def today() -> int:
 
 
 def turns_of(day: int) -> Turns:
-    """The turns of a day. `DAYS` days in a row have all combinations of turns.
+    """The turns of a day; `DAYS` consecutive days have all combinations of turns.
 
-    All three change from day to day. If the instruction set were a remainder of the day as the case
-    is, it would meet the same third of the cases for ever.
+    All three change from day to day. If the instruction set were a remainder of the day, like the
+    case, it would always meet an equal third of the cases.
     """
     return Turns(
         case=day % EVERY_CASE, isa=(day + day // EVERY_CASE) % EVERY_ISA, sample=day % EVERY_SAMPLE
@@ -53,23 +53,23 @@ def turns_of(day: int) -> Turns:
 
 
 def in_turn(count: int, every: int, turn: int) -> range:
-    """One in `every` of the numbers below `count`, but at least one number.
+    """Every `every`-th number below `count`, but at least one number.
 
-    `every` turns in a row have all numbers between them.
+    `every` consecutive turns together have all numbers.
     """
     step = min(every, count)
     return range(turn % step, count, step) if step else range(0)
 
 
 def examples(count: int, **options: Any) -> settings:
-    """So many examples in `make test-all`, a fifth of them in `make test`."""
+    """Draws this number of examples in `make test-all`, a fifth of it in `make test`."""
     return settings(max_examples=-(-count // 5) if _FEW else count, **options)
 
 
 def some(cases: Sequence[T]) -> list[T]:
     """All cases in `make test-all`; every third one and the last in `make test`.
 
-    For cases of which each compiles something.
+    For cases that each compile something.
     """
     if not _FEW:
         return list(cases)

@@ -1,6 +1,6 @@
 """Arrays placed against unmapped pages, so that a read or write one byte outside crashes.
 
-And arrays that are read-only for a while, so that a write crashes.
+Also makes arrays read-only for a while, so that a write crashes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def guarded(array: np.ndarray, at_end: bool = True) -> np.ndarray:
-    """A copy of `array` that ends where an unmapped page begins, or begins where one ends.
+    """A copy of `array` that ends at the start of an unmapped page, or starts at the end of one.
 
-    At the end, the address is a multiple of the element size only: what the kernel is given is not
-    aligned to a vector.
+    With `at_end`, the address is only aligned to the element size: the kernel gets an array that is
+    not aligned to a vector.
     """
     page = mmap.PAGESIZE
     pages = -(-max(array.nbytes, 1) // page)
@@ -36,7 +36,7 @@ def guarded(array: np.ndarray, at_end: bool = True) -> np.ndarray:
 
 
 def on_pages(array: np.ndarray) -> np.ndarray:
-    """A copy of `array` that begins where a page does."""
+    """A copy of `array` that begins at a page's start."""
     view = np.frombuffer(mmap.mmap(-1, array.nbytes), array.dtype).reshape(array.shape)
     view[...] = array
     return view
@@ -44,7 +44,7 @@ def on_pages(array: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def read_only(array: np.ndarray) -> Iterator[None]:
-    """A scope in which whole pages, which an array fills, cannot be written to."""
+    """Within, the whole pages of an array are read-only."""
     address = array.ctypes.data
     assert address % mmap.PAGESIZE == array.nbytes % mmap.PAGESIZE == 0
     _protect(address, array.nbytes, _PROT_READ)

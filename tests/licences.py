@@ -1,4 +1,4 @@
-"""Finds what others made among the files of the repository, and what NOTICE says of it."""
+"""Finds other authors' files in the repository, and what NOTICE says of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-# Where files lie that are shipped, or read by those who clone.
+# Folders of files that are shipped, or that come with a clone.
 FOLDERS = (
     "microkernels",
     "tir_schedules",
@@ -21,8 +21,7 @@ FOLDERS = (
     "tools",
     "stubs",
 )
-# What is no source text, and ours: whoever adds another kind of file says here or in NOTICE whose
-# it is.
+# Our files that are not source text. Name a new kind of file here if it is ours, else in NOTICE.
 OURS = {
     "*/py.typed": "empty",
     "microkernels/amx/*.ll": "asks Linux for AMX tiles",
@@ -47,7 +46,7 @@ OURS = {
 }
 SOURCES = {".py", ".pyi", ".md"}
 BUILT = {".pyc", ".so"}
-# What files of others say of themselves, in any file, and in those that are not for reading.
+# Signs of other authors: in any file, and in files that are not meant for reading.
 HOLDER = re.compile(
     r"(?:copyright (?:\(c\)|©)?|©) ?[12]\d{3}|copyright \(c\)|SPDX-License-Identifier"
     r"|@licen[cs]e\b|@preserve\b"
@@ -57,7 +56,7 @@ HOLDER = re.compile(
 LICENCE = re.compile(
     r"\b(?:BSD|MIT|ISC|L?GPL|MPL|Apache|CC)[- ](?:\d|BY|licen[cs]e)", re.IGNORECASE
 )
-# A line of a minified script is longer than any of ours.
+# Lines of minified scripts are longer than any line of ours.
 MINIFIED = 2000  # characters of a line
 
 
@@ -70,11 +69,11 @@ class Foreign:
     pattern : str
         The files, relative to the root.
     origin : str
-        Where they are from.
+        Their origin.
     license_id : str
         SPDX's name of the licence.
     license_file : str
-        The file that has its text, relative to the root.
+        The file with the licence's text, relative to the root.
     """
 
     pattern: str
@@ -84,7 +83,7 @@ class Foreign:
 
 
 def notice(root: Path) -> list[Foreign]:
-    """What NOTICE lists."""
+    """The stanzas of NOTICE."""
     found = []
     for stanza in re.split(r"\n\s*\n", (root / "NOTICE").read_text()):
         fields = dict(re.findall(r"^(\w+): (.+)$", stanza, re.MULTILINE))
@@ -95,7 +94,7 @@ def notice(root: Path) -> list[Foreign]:
 
 
 def license_files(root: Path) -> list[str]:
-    """The files that setup.cfg puts beside a package as its licences, relative to the root."""
+    """The licence files that setup.cfg ships with a package, relative to the root."""
     setup = configparser.ConfigParser()
     setup.read(root / "setup.cfg")
     patterns = setup["metadata"]["license_files"].split()
@@ -103,7 +102,7 @@ def license_files(root: Path) -> list[str]:
 
 
 def files(root: Path) -> Iterator[Path]:
-    """All files of the folders, but what was built of them."""
+    """All files of the folders, except build results."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
@@ -112,14 +111,14 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def unknown_origin(root: Path) -> list[str]:
-    """Files that are neither source text, nor known as ours, nor listed in NOTICE."""
+    """Files that are not source text, not known as ours, and not listed in NOTICE."""
     patterns = [*OURS, *(each.pattern for each in notice(root))]
     names = [str(path.relative_to(root)) for path in files(root) if path.suffix not in SOURCES]
     return [name for name in names if not any(fnmatch(name, each) for each in patterns)]
 
 
 def unlisted(root: Path) -> list[str]:
-    """Files that look like those of others, and are not listed in NOTICE."""
+    """Files that look like other authors' and are not listed in NOTICE."""
     patterns = [each.pattern for each in notice(root)]
     found = []
     for path in files(root):
@@ -130,7 +129,7 @@ def unlisted(root: Path) -> list[str]:
 
 
 def looks_foreign(path: Path) -> bool:
-    """Whether a file names a holder of rights or a licence, or is a minified script."""
+    """Whether a file names a copyright holder or a licence, or is a minified script."""
     if path.suffix in {".png", ".xz"}:
         return False
     text = path.read_text(encoding="utf-8")

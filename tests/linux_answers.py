@@ -1,7 +1,7 @@
-"""Makes Linux answer the request for AMX tile data as a test wants it, by a seccomp filter.
+"""Replaces Linux's answer to the request for AMX tile data, by a seccomp filter.
 
-The filter holds for one thread and what it starts. This file imports nothing of ours: processes
-that run an exported library without the package execute it too.
+The filter applies to one thread and its children. This file imports none of our packages: processes
+that run an exported library without them execute it too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Program(ctypes.Structure):
 
 
 def answer_here(code: int) -> None:
-    """From now on, Linux answers this thread's requests with this errno; 0 is yes."""
+    """From now on, Linux answers this thread's requests with this errno; 0 means success."""
     instructions = [
         (_LOAD, 0, 0, 0),  # the number of the system call
         (_IF_EQUAL, 0, 3, _ARCH_PRCTL),
@@ -46,7 +46,7 @@ def answer_here(code: int) -> None:
 
 
 def where_linux_answers(code: int, action: Callable[[], Any]) -> Any:
-    """Does something in a thread that gets this answer; returns or raises what it does."""
+    """Calls `action` in a thread with this answer; returns its result or raises its error."""
     outcome: list[Any] = []
     failure: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Writes small ONNX models, one call a node."""
+"""Builds small ONNX models with one call per node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRIB = "com.microsoft"
 
 
 class OnnxBuilder:
-    """A graph that grows node by node; values are their names.
+    """A graph that grows node by node; values are represented by their names.
 
     Parameters
     ----------
@@ -31,25 +31,25 @@ class OnnxBuilder:
         self._constants: list[onnx.TensorProto] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: Any = np.float32) -> str:
-        """An input of the model."""
+        """Adds an input of the model."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def constant(self, value: ArrayLike, dtype: Any = None) -> str:
-        """A weight."""
+        """Adds a weight."""
         name = f"c{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def node(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """A node with one output; returns the output."""
+        """Adds a node with one output, and returns the output."""
         return self.nodes(op, 1, *inputs, domain=domain, **attributes)[0]
 
     def nodes(
         self, op: str, count: int, *inputs: str, domain: str = "", **attributes: Any
     ) -> list[str]:
-        """A node with several outputs."""
+        """Adds a node with several outputs, and returns them."""
         name = f"{op}{len(self._nodes)}"
         outputs = [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
         node = helper.make_node(op, inputs, outputs, name=name, domain=domain, **attributes)
@@ -57,7 +57,7 @@ class OnnxBuilder:
         return outputs
 
     def output(self, value: str, shape: Sequence[int | str] | None, dtype: Any = np.float32) -> str:
-        """Declares a value to be an output, of some shape or, if that is None, of any."""
+        """Declares a value as an output, with a shape or, if it is None, with an unknown one."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self._outputs.append(helper.make_tensor_value_info(value, kind, shape or []))
         if shape is None:
@@ -65,13 +65,13 @@ class OnnxBuilder:
         return value
 
     def model(self) -> onnx.ModelProto:
-        """The model, checked; contrib operators are taken on trust."""
+        """The model, checked except for contrib operators."""
         graph = helper.make_graph(
             self._nodes, "graph", self._inputs, self._outputs, self._constants
         )
         opsets = [helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        onnx.checker.check_model(model)  # which wants a shape of every output
+        onnx.checker.check_model(model)  # requires a shape of every output
         for item in model.graph.output:
             if item.name in self._shapeless:
                 item.type.tensor_type.ClearField("shape")

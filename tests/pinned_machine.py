@@ -1,8 +1,8 @@
-"""Pins the estimates of this CPU to a described one, so that decisions are the same on all CPUs.
+"""Pins this CPU's estimates to a description, so that decisions are equal on all CPUs.
 
-A test marked `machine(name)` asserts a decision that estimates of cost make: which regions merge,
-which tile a kernel takes. `python -m tests.pinned_machine FOLDER` writes all pinned descriptions
-for `make test-machines`, which runs tests with each of them in `TVM_HYBRID_MACHINE`.
+A test marked `machine(name)` asserts a decision based on cost estimates: which regions merge, which
+tile a kernel takes. `python -m tests.pinned_machine FOLDER` writes all pinned descriptions for
+`make test-machines`, which runs tests with each of them in `TVM_HYBRID_MACHINE`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import msgspec
 from microkernels.machines.description import describe, described
 from microkernels.machines.host import MACHINE_VARIABLE
 
-# Numbers that are taken from the operating system unless a file states them.
+# Numbers from the operating system, unless a file states them.
 _CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
 
 
 def write_pinned(name: str, folder: Path) -> Path:
-    """Writes a description of this host's CPU that has every number of a shipped one.
+    """Writes a description of this host's CPU with all numbers of a shipped description.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def write_pinned(name: str, folder: Path) -> Path:
 
 @contextmanager
 def pinned(name: str) -> Iterator[None]:
-    """Within, this process and its children estimate with the numbers of a shipped description."""
+    """Within, this process and its children estimate with a shipped description's numbers."""
     with mock.patch.dict(os.environ, {MACHINE_VARIABLE: str(_in_this_process(name))}):
         yield
 

@@ -1,4 +1,4 @@
-"""The architecture page says what the code says."""
+"""The architecture page agrees with the code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How much models take to compile, in counts; and the tool that measures it."""
+"""Models compile within budgets, given as counts; also tests the tool that measures them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tools.compile_times.starts import Start, start, written
 
 BUDGETS = Path(__file__).with_name("compile_budgets.txt")
 LIMIT = 400
-"""CPU seconds of a start that counts, after which something is wrong."""
+"""CPU seconds of a counted start, after which something must be wrong."""
 CHEAP = ("minilm", "squeezenet", "voice_activity", "atoms_dynamic")
-"""Models that take a few seconds each."""
+"""Models that take a few seconds to compile."""
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,7 @@ def test_no_model_takes_more_than_its_budget(name: str, tmp_path: Path) -> None:
     assert not found.fault
     beyond = {kind: (found.counts[kind], most) for kind, most in allowed.items()
               if found.counts[kind] > most}  # fmt: skip
-    assert not beyond, (
-        f"`python -m tools.compile_times --budgets --models {name}` says what it takes"
-    )
+    assert not beyond, f"`python -m tools.compile_times --budgets --models {name}` shows its counts"
 
 
 def test_every_model_has_a_budget() -> None:
@@ -53,7 +51,7 @@ def test_both_forms_of_a_model_compute_the_same(base: str) -> None:
     assert not known.sizes and opened.sizes
     results = [_ran(model, feeds_of(opened)) for model in (known, opened)]
     for first, second in zip(*results, strict=True):
-        # The same nodes but for shapes and numbers that depend on them, in another order at most:
+        # Nodes differ at most in their order, in shapes, and in constants that depend on shapes:
         # some hundred roundings of float32.
         np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
 
@@ -72,7 +70,7 @@ def test_a_start_says_what_every_stage_takes(tmp_path: Path) -> None:
     assert not found.fault
     columns, [line] = stages([Row("model", {COLD: found})])
     assert dict(zip(columns, line, strict=True)).keys() >= {"front end", "1", "8", "machine code"}
-    assert all(line), "a stage or a part that nothing announces any more"
+    assert all(line), "no announcement was found for a stage or a part"
     assert found.peak_mb > 10
     total = sum(cpu for title, (cpu, _) in found.stages.items() if title != MODULES)
     assert found.seconds().cpu == pytest.approx(total)
@@ -81,7 +79,7 @@ def test_a_start_says_what_every_stage_takes(tmp_path: Path) -> None:
     assert not again.fault and again.seconds().cpu < found.seconds().cpu / 4
 
 
-def test_a_fast_start_is_left_at_its_first_answer(tmp_path: Path) -> None:
+def test_a_fast_start_ends_at_its_first_answer(tmp_path: Path) -> None:
     found = start("early", written("voice_activity", tmp_path / "model"), 1, LIMIT)
     assert not found.fault
     assert found.stages[FIRST_RUN][0] > 0 and "machine code" not in found.stages

@@ -1,4 +1,4 @@
-"""What `make wheel` makes installs in an empty environment and runs a model there."""
+"""The package of `make wheel` installs into an empty environment and runs a model there."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ print(tvm_hybrid.__file__)
 
 
 def run(*command: object, cwd: Path) -> str:
-    """What a command prints, without this repository on Python's path."""
+    """A command's output, without this repository on Python's path."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         list(map(str, command)),
@@ -72,9 +72,9 @@ def test_wheel_and_source_distribution_install_and_run(tmp_path: Path) -> None:
     programs = tmp_path / "empty" / "bin"
     run(programs / "pip", "install", "--quiet", wheel, cwd=tmp_path)
     assert str(programs.parent) in run(programs / "python", "-c", QUICKSTART, cwd=tmp_path)
-    told = run(programs / "tvm-hybrid", "--version", cwd=tmp_path)
-    assert told == f"tvm-hybrid, version {tvm_hybrid.__version__}\n"
-    # The wheel again, of the source distribution: nothing is missing in that.
+    printed = run(programs / "tvm-hybrid", "--version", cwd=tmp_path)
+    assert printed == f"tvm-hybrid, version {tvm_hybrid.__version__}\n"
+    # A wheel from the source distribution shows that the distribution is complete.
     run(
         programs / "pip",
         "install",

@@ -1,4 +1,4 @@
-"""The documentation site builds with every link whole, and its pictures fit their tables."""
+"""The documentation site builds without broken links, and its pictures agree with their tables."""
 
 import os
 import re
@@ -19,7 +19,7 @@ NAVIGATION_ENTRIES = 25
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. mkdocs is strict: a link or anchor that leads nowhere fails."""
+    """The built site. mkdocs is strict: a broken link or anchor fails."""
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
@@ -44,7 +44,7 @@ def test_every_page_is_built(site: Path) -> None:
 
 
 def test_reading_needs_no_network(site: Path) -> None:
-    """Scripts, styles, fonts and pictures come with the page."""
+    """Scripts, styles, fonts and pictures are part of the site."""
     loaded = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=[\"'](?:https?:)?//[^\"']+[^>]*>")
     for path in site.rglob("*.html"):
         found = [tag for tag in loaded.findall(path.read_text()) if 'rel="canonical"' not in tag]
@@ -83,7 +83,7 @@ def test_diagrams_become_tables() -> None:
 
 
 def test_navigation_is_short() -> None:
-    """Two levels are shown; deeper ones are folded. No section is named as its first page."""
+    """Two levels are shown; deeper ones are folded. No section is named like its first page."""
     text = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     depths = [len(line) - len(line.lstrip()) for line in text.splitlines()]
     assert 0 < depths.count(6) <= NAVIGATION_ENTRIES and set(depths) == {2, 6, 10}
@@ -111,8 +111,8 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
-def test_speed_picture_is_of_what_was_measured() -> None:
-    """`python -m tools.speed_picture` draws it anew."""
+def test_speed_picture_is_up_to_date() -> None:
+    """`python -m tools.speed_picture` draws it again."""
     assert fingerprint(shown_rows()) in PICTURE.read_text()
 
 

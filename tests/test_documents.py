@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTENDING = sorted((ROOT / "docs" / "extending").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *EXTENDING]
 PLACEHOLDER = re.compile(r"[<>*{}]")
-# Files that readers make when they follow the pages.
+# Files that readers create when they follow the pages.
 EXAMPLES = {
     "tir_schedules/rows/cumsum.py",
     "microkernels/machines/sierraforest.json",
@@ -40,12 +40,12 @@ def test_named_modules_exist() -> None:
     packages = "microkernels|tir_schedules|relay_passes|tvm_hybrid|tests|tools"
     found = set(re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text))
     assert len(found) > 3
-    # The last parts may be names in a module.
+    # The last parts of a dotted name may be names in a module.
     missing = [name for name in sorted(found) if not _file_of(name.split("."))]
     assert not missing
 
 
 def _file_of(parts: list[str]) -> bool:
-    """Whether a module, or one that holds the last part or the last two, exists."""
+    """Whether a module exists, perhaps without the name's last part or last two parts."""
     modules = [ROOT.joinpath(*parts[:end]) for end in range(len(parts), max(1, len(parts) - 2), -1)]
     return any(path.with_suffix(".py").is_file() for path in modules) or modules[0].is_dir()

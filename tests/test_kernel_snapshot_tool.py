@@ -1,4 +1,4 @@
-"""Kernel snapshots: equal for the same code, and what they say of a kernel that differs."""
+"""Kernel snapshots are equal for equal code, and show how a kernel differs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHOICE = ("--programs", PROGRAM, "--levels", LEVEL, "--jobs", "1")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where one program's kernels are saved."""
+    """Folder with one program's saved kernels."""
     folder = tmp_path_factory.mktemp("snapshot")
     result = CliRunner().invoke(main, ["save", str(folder), *CHOICE])
     assert result.exit_code == 0, result.output
@@ -55,7 +55,7 @@ def test_the_same_code_makes_equal_kernels(folder: Path) -> None:
     assert "1 programs: equal" in result.output
 
 
-def test_what_differs_is_shown(folder: Path, tmp_path: Path) -> None:
+def test_a_kernel_that_differs_is_shown(folder: Path, tmp_path: Path) -> None:
     saved = read(path_of(folder, PROGRAM, LEVEL))
     kernels = {name: each for name, each in saved.kernels.items() if "softmax" not in name}
     other = kernels["tvm_hybrid_recurrent"]
@@ -81,7 +81,7 @@ def test_tir_that_differs_is_shown_before_code() -> None:
     }
 
 
-def test_numbers_of_sizes_are_no_difference() -> None:
+def test_numbering_of_sizes_is_no_difference() -> None:
     text = """{first} = TypeVar("{first}")
 {second} = TypeVar("{second}")
 @T.prim_func
@@ -101,7 +101,7 @@ def test_another_compiler_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "saved with TVM and LLVM ('0.1', 1)" in result.output
 
 
-def test_what_is_missing_damaged_or_unknown_is_said(folder: Path, tmp_path: Path) -> None:
+def test_missing_damaged_and_unknown_inputs_are_named(folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["compare", str(tmp_path), *CHOICE])
     assert result.exit_code == 1
     assert f"there is no {path_of(tmp_path, PROGRAM, LEVEL)}" in result.output

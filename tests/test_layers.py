@@ -1,4 +1,4 @@
-"""Imports between the four packages never point right; rooms of passes share `ir` alone."""
+"""The four packages import only packages on their left; rooms of passes share only `ir`."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -18,7 +18,7 @@ def all_rooms() -> dict[str, Room]:
 
 
 def imported_layers(source: str, package: str) -> set[str]:
-    """The layers that a module's source imports, anywhere in it."""
+    """The layers that a module's source imports, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         names = []
@@ -70,7 +70,7 @@ def test_no_two_rooms_import_from_each_other() -> None:
 
 
 def room_of(module: str) -> str:
-    """The room of a module; a file at the top of a floor is a room of its own here."""
+    """The room of a module; a file at the top of a floor counts as a room here."""
     return ".".join(module.split(".")[:2])
 
 

@@ -1,4 +1,4 @@
-"""What others made is listed in NOTICE, with a licence that is shipped."""
+"""NOTICE lists other authors' files, each with a licence that is shipped."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def test_every_file_of_others_has_a_licence_that_is_shipped() -> None:
     listed = notice(ROOT)
     assert listed
     for each in listed:
-        assert list(ROOT.glob(each.pattern)), f"NOTICE names {each.pattern}, which is not there"
+        assert list(ROOT.glob(each.pattern)), f"NOTICE names {each.pattern}, which does not exist"
         assert each.origin.startswith("https://") and each.license_id
         assert each.license_file in shipped, f"setup.cfg does not ship {each.license_file}"
         assert len((ROOT / each.license_file).read_text()) > 500
-    # No licence without something that has it.
+    # Every shipped licence applies to some file.
     texts = {name for name in shipped if name.startswith("licenses/")}
     assert texts == {each.license_file for each in listed}
 
 
-def test_it_is_known_whose_each_file_is() -> None:
+def test_every_file_has_a_known_origin() -> None:
     assert len(list(files(ROOT))) > 500
-    assert unknown_origin(ROOT) == [], "name them in NOTICE, or in tests/licences.py as ours"
+    assert unknown_origin(ROOT) == [], "list them in NOTICE, or in tests/licences.py as ours"
 
 
-def test_what_looks_like_others_is_listed() -> None:
+def test_files_that_look_foreign_are_listed() -> None:
     assert unlisted(ROOT) == []
 
 

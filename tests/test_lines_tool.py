@@ -1,4 +1,4 @@
-"""What the tool counts as lines of code, of imports and of signatures."""
+"""The tool counts lines of code, imports and signatures."""
 
 from __future__ import annotations
 

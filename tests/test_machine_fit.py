@@ -1,4 +1,4 @@
-"""Estimates hold against measurements of other people's kernels on eight CPUs, and of our own."""
+"""Estimates agree with measurements of other projects' kernels on eight CPUs, and of ours."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def test_every_cpu_was_measured() -> None:
 
 @pytest.mark.parametrize("fit", VECTORS, ids=name_of)
 def test_an_estimate_is_right_at_the_clock_of_one_core(fit: Fit) -> None:
-    """One core alone runs faster than all of them, by a third at most."""
+    """One core alone has a higher clock than all cores together, by a third at most."""
     assert 0.98 * fit.stated <= fit.clock <= 1.35 * fit.stated
     assert fit.error < 0.23
 
 
 @pytest.mark.parametrize("fit", PRODUCTS, ids=name_of)
 def test_whole_products_are_predicted_within_a_fifth(fit: Fit) -> None:
-    """Those that the factor is not fitted to: they take 1.17 times as long as estimated."""
+    """Whole products, which the factor is not fitted to, take 1.17 times as long as estimated."""
     assert fit.rows >= 20 and fit.error <= 0.2
     assert 1.1 <= fit.stated / fit.clock <= 1.2
 
 
 @pytest.mark.parametrize("fit", TILES, ids=lambda fit: fit.machine)
 def test_calls_on_tiles_are_predicted_within_a_fifth(fit: TileFit) -> None:
-    """Public measurements of Golden Cove and Redwood Cove, those that are held out of the fit."""
+    """Held-out public measurements of Golden Cove and Redwood Cove are predicted."""
     assert fit.rows >= 30 and fit.error <= 0.2
     assert 50 < fit.call_ns < 100 and 10 < fit.block_ns < 40
     assert 2600 < fit.clock < 3800

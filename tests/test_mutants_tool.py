@@ -1,4 +1,4 @@
-"""`tools.mutants`: its list fits the sources, and it tells killed from survived."""
+"""`tools.mutants`: its mutations fit the sources, and it tells killed from survived ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *arguments: str) -> tuple[int, dict[str, list[str]], str]:
-    """The exit code, the rows of the table by name, and everything that was printed."""
+    """The exit code, the table's rows by name, and the whole output."""
     folders = ["--root", str(project), "--mutations", str(project / "lists")]
     result = CliRunner().invoke(main, [*folders, *arguments], env={"COLUMNS": "200"})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.output
@@ -85,7 +85,7 @@ def test_a_timeout_decides_nothing(project: Path) -> None:
 
 
 def test_all_killed_is_success(project: Path) -> None:
-    """Equivalent mutations run only by name."""
+    """Equivalent mutations run only if they are named."""
     lists = project / "lists" / "toy.json"
     lists.write_text(json.dumps([MUTATIONS[0], MUTATIONS[-1]]))
     code, rows, _ = run(project)
@@ -107,7 +107,7 @@ def test_bad_names_and_lists(project: Path) -> None:
 
 
 def test_every_mutation_fits_the_sources() -> None:
-    """Whoever changes a source that one is about writes it anew."""
+    """A changed source needs its mutations changed too."""
     mutations = load()
     assert mutations
     for each in mutations:

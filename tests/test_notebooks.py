@@ -1,4 +1,4 @@
-"""Tutorials are stored as they ran: with outputs and pictures, the CPU named, nothing private."""
+"""Notebooks are stored with outputs and pictures, name the CPU, and contain nothing private."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 HELPERS = sorted(FOLDER.glob("*.py"))
 LIBRARIES = {"matplotlib", "numpy", "onnx", "torch", "tvm", *(path.stem for path in HELPERS)}
-# Internal modules that docs/extending/microkernels.md names, for authors of microkernels.
+# Internal modules that docs/extending/microkernels.md names for authors of microkernels.
 EXTENDING = {
     "microkernel": {
         "microkernels.isa",
@@ -42,14 +42,14 @@ def code_of(path: Path) -> list[Any]:
 
 
 def texts_of(output: Any) -> list[str]:
-    """What a reader sees of an output, but for pictures."""
+    """The parts of an output that a reader sees, without pictures."""
     data = output.get("data", {})
     texts = [text for kind, text in data.items() if not kind.startswith("image/png")]
     return [*texts, output.get("text", "")]
 
 
 def forbidden(source: str, allowed: set[str]) -> list[str]:
-    """Imports, and names of `tvm_hybrid`, that are neither public nor allowed."""
+    """Imports and names of `tvm_hybrid` that are neither public nor allowed."""
     found = []
     for node in ast.walk(ast.parse(source)):
         names = []
@@ -70,7 +70,7 @@ def forbidden(source: str, allowed: set[str]) -> list[str]:
     return found
 
 
-def test_there_are_ten() -> None:
+def test_there_are_ten_notebooks() -> None:
     assert len(NOTEBOOKS) == 10
     assert {path.name for path in NOTEBOOKS} >= TORCH_NOTEBOOKS | NOTEBOOKS_FOR.keys()
     page = (FOLDER / "README.md").read_text()

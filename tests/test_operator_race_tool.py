@@ -1,4 +1,4 @@
-"""The operator race: which operators it has, and what it says of them."""
+"""The operator race has every operator or a reason, and prints its results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_operator_is_raced_or_left_for_a_reason() -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "middle"])
-def test_cases_are_models_of_what_they_are_fed(size: str) -> None:
+def test_cases_are_models_that_fit_their_feeds(size: str) -> None:
     for make in CASES.values():
         case = make(SIZES.index(size))
         for is_open in (False, True):
@@ -46,7 +46,7 @@ def test_cases_are_models_of_what_they_are_fed(size: str) -> None:
             assert [each.name for each in model.graph.input] == list(case.feeds)
 
 
-def test_what_it_shows(tmp_path: Path) -> None:
+def test_results_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "race.json"
     run = CliRunner().invoke(
         main, ["--cases", "ReduceSum,EyeLike", "--sizes", "small", "--json", str(path)]

@@ -1,4 +1,4 @@
-"""The page of operators says what the front end's table says."""
+"""The page of operators agrees with the front end's table."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every public name is documented, and the API reference says what the docstrings say."""
+"""Every public name is documented, and the API reference agrees with the docstrings."""
 
 import ast
 import dataclasses
@@ -16,7 +16,7 @@ OBJECTS = public_objects()
 
 
 def raises(value: Any) -> bool:
-    """Whether a function has a `raise` in its own text; that of a dataclass has no text."""
+    """Whether a function's source has a `raise`; a dataclass's constructor has no source."""
     if dataclasses.is_dataclass(value):
         return False
     tree = ast.parse(textwrap.dedent(inspect.getsource(function_of(value))))
@@ -36,7 +36,7 @@ def test_parameters_and_errors_are_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", public_errors())
 def test_errors_say_when_they_are_raised(name: str) -> None:
-    # A class without a docstring would show that of its base.
+    # A class without a docstring would show its base's docstring.
     assert public_errors()[name].__doc__
 
 

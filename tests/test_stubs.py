@@ -1,4 +1,4 @@
-"""The stubs name only what the installed TVM has: modules, classes, attributes, parameters."""
+"""The stubs name only modules, classes, attributes and parameters of the installed TVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 STUBS = Path(__file__).parents[1] / "stubs"
 FILES = sorted(STUBS.rglob("*.pyi"))
 NEEDS_TORCH = "tvm.relax.frontend.torch"
-# See the stubs: of most expressions; IterVar has the same operators from another class.
+# See the stubs: most expressions have this base; IterVar has its operators from another class.
 NOT_A_BASE = {("tvm.ir.expr", "Expr", "ExprOperand"), ("tvm.tirx.expr", "IterVar", "ExprOperand")}
 ANY_NAME = {"__getattr__", "__init__", "__hash__"}
 
@@ -33,12 +33,12 @@ def _module(path: Path) -> ModuleType:
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is a module that nobody has imported yet."""
+    """Whether a module exists, even if it is not imported yet."""
     return importlib.util.find_spec(name) is not None
 
 
 def _names(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a stub says to exist."""
+    """The names that a stub's statement declares."""
     match statement:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
             yield name
@@ -55,7 +55,7 @@ def _functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 
 def _has(owner: type, name: str) -> bool:
-    """Whether a class has an attribute, or instances get it as they are made, or all subclasses."""
+    """Whether a class, its new instances or all its subclasses have an attribute."""
     made = getattr(owner.__init__, "__code__", None)
     if hasattr(owner, name) or (made is not None and name in made.co_names):
         return True
@@ -64,7 +64,7 @@ def _has(owner: type, name: str) -> bool:
 
 
 def _unknown_parameters(stub: ast.FunctionDef, found: object) -> set[str]:
-    """Parameters in a stub that a function does not take by their names."""
+    """Parameters of a stub that the function does not take by name."""
     try:
         signature = inspect.signature(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):  # made in C++
@@ -113,7 +113,7 @@ def test_functions_have_the_parameters_of_their_stubs(path: Path) -> None:
             owner = getattr(module, stub.name)
             for method in _functions(stub.body):
                 if method.name == "__init__" and method.name not in vars(owner):
-                    continue  # that of its subclasses
+                    continue  # subclasses have it
                 name = f"{stub.name}.{method.name}"
                 unknown[name] = _unknown_parameters(method, getattr(owner, method.name, None))
     assert {name: names for name, names in unknown.items() if names} == {}

@@ -1,4 +1,4 @@
-"""The survey: its sections, its file, and the pages that are made from it."""
+"""The survey: its sections, its file, and the pages made from it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fake(name: str, *measures: Callable[[], Iterable[Row]], minutes: float = 1.0
 
 
 def run_of(path: Path, *sections: Section, survey: Survey | None = None) -> Run:
-    """A run in this process."""
+    """Runs sections in this process."""
     by_name = {section.name: section for section in sections}
 
     def measure(job: Job, report: Callable[[str, Result], object]) -> Result:
@@ -167,10 +167,10 @@ def test_cases_without_time_are_named(tmp_path: Path) -> None:
 
 
 def test_a_section_runs_in_a_process_of_its_own() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     job = Job(section="calls", seconds=60, cpus=cpus_for(1))
-    found = worker.measured(job, lambda case, _: told.append(case))
-    assert told == ["call"] and not found.faults
+    found = worker.measured(job, lambda case, _: reported.append(case))
+    assert reported == ["call"] and not found.faults
     (row,) = found.rows
     assert set(row.values) == {f"{OURS}, Executable.run", OURS, ONNX_RUNTIME}
     assert all(0 < value < 1e5 for value in row.values.values())
@@ -247,7 +247,7 @@ def test_neighbours_differ_in_one_field_nearest_first() -> None:
     assert len(REGIONS) == 12
 
 
-def test_onednn_says_why_it_cannot(tmp_path: Path) -> None:
+def test_onednn_states_why_it_fails(tmp_path: Path) -> None:
     program = tmp_path / "peer"
     program.write_text('#!/bin/sh\necho \'{"error": "no such type"}\'\n')
     program.chmod(0o755)
@@ -261,9 +261,7 @@ def test_onednn_says_why_it_cannot(tmp_path: Path) -> None:
     contestant.close()
 
 
-def test_peers_that_cannot_be_had_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unavailable_peers_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(peers.PYTHON_VARIABLE, str(tmp_path / "nowhere" / "python"))
     monkeypatch.setattr(peers, "_environment", lambda *_: str(tmp_path / "bin" / "python"))
     (tmp_path / "without").mkdir()
@@ -275,7 +273,7 @@ def test_peers_that_cannot_be_had_are_missing(
 
 
 def full(cpu: str = "znver9", date: str = "2026-11-30") -> Survey:
-    """A survey with something of everything."""
+    """A survey with an entry of each kind."""
     survey = empty(cpu, date)
     survey.sections = {
         "peaks": Result(rows=[Row(case="f32", unit="GOP/s", values={"peak": 118.0})]),
@@ -297,7 +295,7 @@ def full(cpu: str = "znver9", date: str = "2026-11-30") -> Survey:
     return survey
 
 
-def test_what_falls_short_is_said_worst_first() -> None:
+def test_shortfalls_are_listed_worst_first() -> None:
     assert shortfalls(full().rows) == [
         f"products: 1x2x3, int8, one thread: 0.10x of {OPENVINO}",
         "defaults: a region, one thread: a neighbour of the default is 1.25x as fast",
@@ -337,7 +335,7 @@ def test_pages_are_made_of_the_newest_survey_of_each_cpu(tmp_path: Path) -> None
     assert (bar.model, bar.onnx_runtime, bar.openvino) == ("a model", 3.0, 1.5)
 
 
-def test_what_was_typed_by_hand_goes_when_its_cpu_is_measured(tmp_path: Path) -> None:
+def test_hand_written_text_goes_when_its_cpu_is_measured(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     old = [f"<!-- until measured: {cpu} -->\n## {cpu}\nby hand\n<!-- end of {cpu} -->\n"
            for cpu in ("znver9", "znver99")]  # fmt: skip
@@ -350,7 +348,7 @@ def test_what_was_typed_by_hand_goes_when_its_cpu_is_measured(tmp_path: Path) ->
         page.update(path, [full()], page.performance_text)
 
 
-def test_a_busy_machine_is_said() -> None:
+def test_a_busy_machine_is_mentioned() -> None:
     survey = empty()
     assert not [line for line in page.about(survey) if "busy" in line]
     survey.load = 3.0
@@ -358,7 +356,7 @@ def test_a_busy_machine_is_said() -> None:
 
 
 class Fixed:
-    """A contestant whose calls take some seconds, others in its second turn and later."""
+    """A contestant with one time per call in its first turn, and another time in later turns."""
 
     def __init__(self, first: float, later: float) -> None:
         self.times = [first, *[later] * 100]
@@ -383,13 +381,13 @@ def test_pages_have_a_place_for_what_is_measured() -> None:
         assert "survey of a CPU" in page.update(path, [empty()], lambda _: "survey of a CPU")
 
 
-def test_pages_are_what_the_files_make() -> None:
-    """`python -m tools.survey --pages` makes them anew."""
+def test_pages_are_up_to_date() -> None:
+    """`python -m tools.survey --pages` makes them."""
     for path, text in page.pages().items():
         assert path.read_text() == text, f"{path.name} is old: python -m tools.survey --pages"
 
 
-def test_the_command_ends_with_what_fell_short(
+def test_the_command_ends_with_the_shortfalls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(_run: Run, section: Section, _seconds: float) -> Result:

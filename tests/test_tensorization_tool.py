@@ -1,4 +1,4 @@
-"""The tool that measures automatic tensorization: its workloads are what they are called."""
+"""The tool that measures automatic tensorization: its workloads match their names."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_legalised_workloads_compute_what_onnx_runtime_does(name: str) -> None:
     mod = relax.transform.LegalizeOps()(workload_module(name, weight, "float32"))
     call, executable = ours(mod, [x])
     expected = peer(name, weight, x, attrs)()
-    # Small whole numbers: every sum is exact.
+    # Small integers: every sum is exact.
     np.testing.assert_array_equal(call().numpy(), expected)
     assert why(executable) in ("windows of conv1d", "a transposed convolution")
 
 
-def test_rows_that_there_are_not() -> None:
+def test_an_unknown_row_is_refused() -> None:
     result = CliRunner().invoke(main, ["einsums", "--row", "i,i->"])
     assert result.exit_code == 2 and "no row i,i->; there are ij,jk->ik" in result.output
 

@@ -1,4 +1,4 @@
-"""`tools.tvm_tests` compares TVM's pipeline with ours, test by test, in a checkout of few tests."""
+"""`tools.tvm_tests` compares TVM's pipeline with ours, test by test, in a small checkout."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_passes_with_whom(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_are_listed_by_the_pipelines_that_pass_them(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     excluded: dict[str, str] = {}
     monkeypatch.setattr(command, "EXCLUDED", excluded)
     found: list[dict[str, Outcome]] = []
@@ -124,7 +126,7 @@ def test_what_passes_with_whom(checkout: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"- excluded: `{prefix}of_kernels[bytecode]`: it names kernels" in comparison.report()
 
 
-def test_a_test_that_takes_its_process_along(checkout: Path) -> None:
+def test_a_test_that_ends_its_process(checkout: Path) -> None:
     found = run_file(checkout, "test_ending.py", False, timeout=2)
     assert {
         name.partition("::")[2]: (each.outcome, each.error) for name, each in found.items()
@@ -143,7 +145,7 @@ def test_a_file_that_cannot_be_imported(checkout: Path) -> None:
     assert "nonesuch_of_tvm" in outcome.error
 
 
-def test_something_that_is_no_checkout(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_checkout(tmp_path: Path) -> None:
     done = CliRunner().invoke(command.main, [str(tmp_path)])
     assert done.exit_code == 2
     assert "is it a checkout of TVM?" in done.output

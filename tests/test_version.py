@@ -1,4 +1,4 @@
-"""The version is stated once, the changelog begins with it, and its lines are short."""
+"""The version is stated once and heads the changelog, whose lines are short."""
 
 import configparser
 import re
@@ -26,7 +26,7 @@ def test_a_change_is_one_line() -> None:
 
 
 def test_fragments_are_one_line_for_users() -> None:
-    """`changelog.d/README.md` says how they are named."""
+    """`changelog.d/README.md` describes their names."""
     for path in sorted(FRAGMENTS.glob("*.md")):
         if path.name == "README.md":
             continue

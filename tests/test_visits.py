@@ -1,8 +1,8 @@
-"""Work of the front end and of passes grows with a model's layers, and no faster.
+"""The front end's and the passes' work grows at most linearly with a model's layers.
 
-Counted for three models of which each has as many layers more than the one before: if what the
-last ones take beyond the first is proportional to these, nodes are visited a bounded number of
-times.
+The test counts for three models with equal steps between their numbers of layers. If the work of
+the second and third model beyond the first is proportional to the steps, nodes are visited a
+bounded number of times.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tvm_hybrid.targets.resolve import resolve_target
 CPU = "icelake-server"
 FEW, MANY = (2, 4, 6), (8, 32, 56)
 SLACK = 1.1
-"""How much more often functions of a pass may be entered for the second step than for the first."""
+"""Allowed ratio of a pass's function entries for the second step to those for the first."""
 SLACK_OF_FUNCTION = 1.3
-"""The same of a single function: some run for every second layer, or at either end."""
+"""Allowed ratio for a single function: some run for every second layer, or at either end."""
 OFTEN = 60
-"""Entries for one step of layers from which on a single function is looked at."""
+"""A single function is checked from this number of entries per step."""
 
 Work = dict[str, Counter[Function]]
-"""What was entered, by pass."""
+"""Function entries by pass."""
 
 
 def transformer(form: Form, layers: int) -> Model:
@@ -71,7 +71,7 @@ def test_equal_layers_take_equal_work(
     build: Callable[[Form, int], Model], dynamic: bool, layers: Sequence[int]
 ) -> None:
     form = Form(dynamic=dynamic)
-    _work_for(build(form, 1), dynamic)  # what is done once in a process is done now
+    _work_for(build(form, 1), dynamic)  # does the work that a process does once
     first, second, third = (_work_for(build(form, count), dynamic) for count in layers)
     costs = [_total(work, "evaluations") for work in (first, second, third)]
     assert costs[0] > 0 and costs == costs[:1] * 3
@@ -94,7 +94,7 @@ def test_equal_layers_take_equal_work(
 
 
 def _work_for(model: Model, dynamic: bool) -> Work:
-    """What compiling until LLVM enters."""
+    """Counts function entries of compilation up to LLVM."""
     work: Work = {}
     target = resolve_target(CPU, shipped_path(CPU))
     imported = _counted(
@@ -122,5 +122,5 @@ def _total(work: Work, kind: str) -> int:
 
 
 def _beyond(more: Work, less: Work) -> Work:
-    """What one model takes beyond another."""
+    """The entries of one model beyond another's."""
     return {name: more[name] - less.get(name, Counter()) for name in more}

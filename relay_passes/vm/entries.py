@@ -41,11 +41,11 @@ def into_entry(mod: IRModule) -> IRModule:
             return (R.shape([n, 8]),)
 
     It covers outputs that a kernel writes and whose sizes the inputs determine: by their shapes, or
-    by a few integers in them (`ToldSizes`). A result in another shape is written into the output's
-    memory. If `main` computes such a size, `main_into` checks the size of the given tensor.
-    `main_shapes` returns the shapes of exactly these outputs. The caller must ensure that no
-    tensors overlap, except if a kernel may write a result over an argument (`IN_PLACE`) that is an
-    input and that nothing else reads. The attribute `INTO_OUTPUTS` holds for each output: its
+    by a few integers in them (`DeterminedSizes`). A result in another shape is written into the
+    output's memory. If `main` computes such a size, `main_into` checks the size of the given
+    tensor. `main_shapes` returns the shapes of exactly these outputs. The caller must ensure that
+    no tensors overlap, except if a kernel may write a result over an argument (`IN_PLACE`) that is
+    an input and that nothing else reads. The attribute `INTO_OUTPUTS` holds for each output: its
     number, the number of such an input or -1, whether it may have any alignment, and whether it may
     have room for more rows.
 
@@ -137,7 +137,9 @@ def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
     """A function from the inputs to the shapes of the outputs that kernels write."""
     types = [each.ty for each in written_outputs(mod, main)]
     shapes = relax.Tuple([ty.shape for ty in types if ty.shape is not None])
-    found = ToldSizes(main).bindings(var for ty in types for var in analysis.tir_vars_in_type(ty))
+    found = DeterminedSizes(main).bindings(
+        var for ty in types for var in analysis.tir_vars_in_type(ty)
+    )
     blocks = [relax.DataflowBlock(found)] if found else []
     body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, shapes))
     return relax.Function(main.params, body, body.ty, is_pure=True)
@@ -320,13 +322,13 @@ def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
     bindings = [each for each in graph.bindings_of(main) if isinstance(each, relax.VarBinding)]
     values = {each.var: each.value for each in bindings}
     shapes = {var for param in main.params for var in analysis.definable_tir_vars_in_type(param.ty)}
-    determined = ToldSizes(main)
+    determined = DeterminedSizes(main)
     found = [
         written
         for number, field in enumerate(_outputs(main, values))
         if (written := _written(mod, field, values, number)) is not None
         and isinstance(written.ty.shape, relax.ShapeExpr)
-        and determined.are_told(used := analysis.tir_vars_in_type(written.ty))
+        and determined.are_determined(used := analysis.tir_vars_in_type(written.ty))
         and {*used} <= shapes | {*analysis.definable_tir_vars_in_type(written.ty)}
     ]
     places = [each.place for each in found]
@@ -408,7 +410,7 @@ MOST_ELEMENTS = 64  # of a tensor from which sizes are computed
 _UNSURE = ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed")
 
 
-class ToldSizes:
+class DeterminedSizes:
     """The sizes in one function that depend on data, and the bindings that determine them.
 
     Parameters
@@ -429,16 +431,15 @@ class ToldSizes:
                 self._places.setdefault(var, place)
         self._found: dict[int, frozenset[int] | None] = {}
 
-    def are_told(self, sizes: Iterable[relax.Var]) -> bool:
-        """Whether the inputs' shapes, or a few integers in the inputs, determine all these
-        sizes."""
-        return self._telling(sizes) is not None
+    def are_determined(self, sizes: Iterable[relax.Var]) -> bool:
+        """Whether the inputs' shapes, or a few integers in the inputs, determine all sizes."""
+        return self._determining(sizes) is not None
 
     def bindings(self, sizes: Iterable[relax.Var]) -> list[graph.AnyBinding]:
         """The bindings that determine these sizes, in order."""
-        return [self._bindings[place] for place in sorted(self._telling(sizes) or ())]
+        return [self._bindings[place] for place in sorted(self._determining(sizes) or ())]
 
-    def _telling(self, needed: Iterable[relax.Var]) -> frozenset[int] | None:
+    def _determining(self, needed: Iterable[relax.Var]) -> frozenset[int] | None:
         """Positions of the bindings that compute some values and sizes; None if that is costly."""
         found: frozenset[int] = frozenset()
         for var in needed:
@@ -452,11 +453,11 @@ class ToldSizes:
         return found
 
     def _before(self, place: int) -> frozenset[int] | None:
-        """Positions of a binding and of all that it needs; None as in `_telling`."""
+        """Positions of a binding and of the bindings it needs; None if computing them is costly."""
         if place not in self._found:
             binding = self._bindings[place]
             is_little = _is_small(binding.var) and _is_plain(binding.value)
-            before = self._telling(_used(binding)) if is_little else None
+            before = self._determining(_used(binding)) if is_little else None
             self._found[place] = None if before is None else before | {place}
         return self._found[place]
 

@@ -1,4 +1,4 @@
-/* Shared by the emulator's files. README.md says what the emulator is; the public functions are at
+/* Declarations for all files of the emulator. README.md describes it; the public functions are at
  * the end. Semantics: Intel SDM volume 2, instruction pages and exception classes AMX-E1 to E6. */
 #ifndef AMX_EMULATOR_H
 #define AMX_EMULATOR_H
@@ -42,17 +42,17 @@ typedef struct {
     _Alignas(64) uint8_t row[TILE_ROWS][TILE_BYTES];
 } Tile;
 
-/* What one thread's tile registers hold. Bytes of a tile outside its rows and columns are zero. */
+/* One thread's tile registers. Bytes of a tile outside its rows and columns are zero. */
 typedef struct {
     Tile tile[TILES];
-    Tile scratch[2]; /* of the dot products, so that they need little stack */
+    Tile scratch[2]; /* for the dot products, which then need little stack */
     uint16_t column_bytes[TILES];
     uint8_t rows[TILES];
     uint8_t configured;
     uint8_t start_row;
     uint8_t image[CONFIG_BYTES]; /* as ldtilecfg read it */
-    uint64_t generation;         /* of the counts in which `configured` was counted */
-    char fault[128];             /* text of a fault that quotes numbers */
+    uint64_t generation;         /* of the counters when `configured` was counted */
+    char fault[128];             /* text of a fault with numbers in it */
 } TileState;
 
 /* One decoded AMX instruction. */
@@ -65,7 +65,7 @@ typedef struct {
     const char *fault;  /* of the encoding itself, or null */
 } Instruction;
 
-/* ModRM, SIB and displacement of an instruction, with the registers' values put in. */
+/* ModRM, SIB and displacement of an instruction, with the registers' values inserted. */
 typedef struct {
     int is_memory, has_sib;
     int reg, rm;
@@ -81,17 +81,17 @@ void read_operand(const uint8_t *modrm, const greg_t *registers, int rex_r, int 
                   int immediate_bytes, Operand *operand);
 int decode(const uint8_t *code, const greg_t *registers, Instruction *instruction);
 
-/* tiles.c: each returns null, or what is wrong. */
+/* tiles.c: each function returns null or a fault's text. */
 const char *execute(TileState *state, const Instruction *instruction);
 void count_configured(TileState *state, int configured); /* trap.c */
 
-/* dot_products.c; the tiles are known to fit. */
+/* dot_products.c; the caller has checked the tiles' shapes. */
 void dot_product(TileState *state, Operation operation, int sum, int a, int b);
 
-/* glue.c: performs one simple integer instruction at rip; 0 if it is none that it knows. */
+/* glue.c: performs one simple integer instruction at rip; 0 if it is unknown. */
 int step_over_glue(greg_t *registers);
 
-/* Public: what the functions do is said where they are defined. */
+/* Public functions; comments describe them at their definitions. */
 PUBLIC int amx_emulator_install(int step_over_faults);
 PUBLIC void amx_emulator_uninstall(void);
 PUBLIC int amx_emulator_active(void);

@@ -1,4 +1,4 @@
-"""Assembly text to functions that ctypes can call, for programs that no compiler would write."""
+"""Turns assembly text into functions for ctypes, for programs that no compiler would write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.amx_emulator import emulator
 
 
 def assembled(functions: Mapping[str, str]) -> ctypes.CDLL:
-    """A library with one function for every entry: name to instructions (AT&T, without `ret`).
+    """Builds a library with one function per entry: name to instructions (AT&T, without `ret`).
 
     Arguments arrive in rdi, rsi, rdx, rcx, r8, r9 and on the stack.
 

@@ -13,8 +13,8 @@ const int register_of_number[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP,
 
 enum { NO_PREFIX, PREFIX_66, PREFIX_F3, PREFIX_F2 }; /* VEX.pp */
 
-/* An operand's registers and address. `immediate_bytes` follow it in its instruction, which
- * matters to an address relative to rip: that counts from the instruction's end. */
+/* An operand's registers and address. `immediate_bytes` is the number of bytes after the operand:
+ * an address relative to rip counts from the instruction's end. */
 void read_operand(const uint8_t *modrm, const greg_t *registers, int rex_r, int rex_x, int rex_b,
                   int immediate_bytes, Operand *operand) {
     int mod = *modrm >> 6, rm = *modrm & 7;
@@ -86,7 +86,7 @@ static int operation_of(int opcode, int prefix, int modrm) {
     }
 }
 
-/* Decodes the instruction at `code`; 0 if it is not one of AMX. */
+/* Decodes the instruction at `code`; 0 if it is not an AMX instruction. */
 int decode(const uint8_t *code, const greg_t *registers, Instruction *instruction) {
     const uint8_t *vex = code;
     int narrow_address = 0, segment = 0;

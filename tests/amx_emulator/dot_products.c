@@ -2,10 +2,10 @@
  *
  * Integers: sums of four products wrap around modulo 2^32; nothing saturates. Floats: products of
  * even and of odd elements go to two float32 sums by fused multiply-add, in the order of k, each
- * from zero; then sum += even + odd. Rounded to nearest even; denormals of bf16 and float32 are
- * zeros on both sides, those of fp16 are not; MXCSR is neither read nor written.
+ * from zero; then sum += even + odd. Rounded to nearest even; bf16 and float32 denormals are zeros
+ * as operands and results, fp16 denormals are not; MXCSR is neither read nor written.
  *
- * Three versions of the same: portable C, that compiled for AVX2, and AVX-512 by hand. */
+ * Three versions: portable C, the portable C compiled for AVX2, and AVX-512 intrinsics. */
 #include "amx_emulator.h"
 
 #include <immintrin.h>
@@ -19,7 +19,7 @@
 typedef struct {
     Tile *sum;
     const Tile *a, *b;
-    Tile *even, *odd; /* room for b's elements as float32 */
+    Tile *even, *odd; /* b's elements as float32 */
     int m, n, k;
 } Product;
 
@@ -111,11 +111,11 @@ enum { GROUP = 4 }; /* rows of sums at once, to hide the latency of their chains
 #define LOAD(address) _mm512_load_si512((const void *)(address))
 #define DWORD(tile, m, k) (((const int32_t *)(tile)->row[m])[k])
 
-/* vpdpbusd multiplies u8 by s8. A signed a is taken as a + 128, an unsigned b as b - 128, and what
- * that adds is subtracted again:
+/* vpdpbusd multiplies u8 by s8. A signed a is taken as a + 128, an unsigned b as b - 128, and the
+ * terms that this adds are subtracted:
  *     a * b = (a + 128) * b - 128 * b
  *     a * b = a * (b - 128) + 128 * a
- * Signed times unsigned is unsigned times signed with the operands exchanged.
+ * Signed times unsigned exchanges the operands of unsigned times signed.
  * Rows beyond m and columns beyond n compute zeros. */
 AVX512 static void integers_avx512(const Product *p, int a_signed, int b_signed) {
     const __m512i flip = _mm512_set1_epi8((char)0x80); /* also -128, as s8 */
@@ -202,7 +202,7 @@ typedef void (*Version)(const Product *, Operation);
 static Version chosen;
 
 /* Chooses the fastest version that this CPU has, up to `limit`: 0 portable, 1 AVX2, 2 AVX-512.
- * Returns the number of the one taken. */
+ * Returns the chosen version's number. */
 int amx_emulator_limit_version(int limit) {
     __builtin_cpu_init();
     if (limit >= 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {

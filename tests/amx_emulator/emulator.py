@@ -1,13 +1,13 @@
-"""The AMX emulator from Python: builds it, installs it in this process, reads what it counted.
+"""The AMX emulator from Python: builds it, installs it in this process, reads its counters.
 
-Executing code for AMX on a machine that has none:
+To execute code for AMX on a machine without it:
 
     with emulator.running():
         kernel(a, b, c)
     assert emulator.counts()["tdpbusd"] == 64
 
-On a machine that has AMX nothing is emulated: `install` returns False, `running` asks Linux for the
-permission to use tiles, and `counts` is None, so that the same test runs there on the hardware.
+On a machine with AMX nothing is emulated: `install` returns False, `running` asks Linux for the
+permission to use tiles, and `counts` is None. So one test runs on both kinds of machines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from filelock import FileLock
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = ("decode.c", "dot_products.c", "glue.c", "hooks.c", "tiles.c", "trap.c")
-# No contraction: the rounding of every operation is the one written down.
+# No contraction: every operation rounds as it is written.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
 LIBRARIES = ("-lm", "-pthread")
 
@@ -39,11 +39,11 @@ _XFEATURE_XTILEDATA = 18
 
 
 class EmulatorError(RuntimeError):
-    """The emulator cannot be built or installed, or code that ran under it was wrong."""
+    """The emulator cannot be built or installed, or code that ran under it faulted."""
 
 
 def available() -> bool:
-    """Whether AMX can be emulated here: x86-64 Linux on a CPU that has no AMX itself."""
+    """Whether AMX can be emulated here: x86-64 Linux on a CPU without AMX."""
     if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
         return False
     return not _cpu_has_amx()
@@ -63,16 +63,16 @@ def compiler() -> str:
     Raises
     ------
     EmulatorError
-        If there is none.
+        If there is no compiler.
     """
     for name in ("gcc", "cc", "clang"):
         if shutil.which(name):
             return name
-    raise EmulatorError("the AMX emulator needs a C compiler: install gcc, which g++ brings along")
+    raise EmulatorError("the AMX emulator needs a C compiler: install gcc or g++")
 
 
 def _cache_folder() -> Path:
-    """Where built emulators are kept: below the repository, or in the temporary folder."""
+    """Folder of built emulators: in the repository, or in the temporary folder."""
     for parent in (FOLDER.parents[1] / "build", Path(tempfile.gettempdir())):
         folder = parent / "amx_emulator"
         try:
@@ -81,7 +81,7 @@ def _cache_folder() -> Path:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    raise EmulatorError("no folder for the built AMX emulator can be written")
+    raise EmulatorError("no writable folder for the built AMX emulator was found")
 
 
 @functools.cache
@@ -112,7 +112,7 @@ def library_path() -> Path:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The emulator's library, its symbols visible to the whole process, with typed functions."""
+    """The emulator's library with typed functions; its symbols are visible to the whole process."""
     loaded = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_GLOBAL)
     for name in ("name", "first_error", "last_error"):
         getattr(loaded, f"amx_emulator_{name}").restype = ctypes.c_char_p
@@ -124,9 +124,9 @@ def library() -> ctypes.CDLL:
 
 
 def install() -> bool:
-    """Makes AMX instructions run in this process, all threads; once is enough, more do no harm.
+    """Emulates AMX instructions in all threads of this process; repeated calls do no harm.
 
-    An instruction that faults is recorded and left out: the process goes on, and `running` raises.
+    A faulting instruction is recorded and skipped: the process goes on, and `running` raises.
 
     Returns
     -------
@@ -146,14 +146,14 @@ def install() -> bool:
 
 
 def active() -> bool:
-    """Whether this process runs AMX by the emulator, and its counters mean anything."""
+    """Whether this process emulates AMX, so that its counters are valid."""
     return available() and bool(library().amx_emulator_active())
 
 
 def counts() -> dict[str, int] | None:
-    """Instructions of each kind executed by all threads since `reset`; None on real hardware.
+    """Executed instructions by kind, of all threads since `reset`; None on real hardware.
 
-    `tileloaddt1`, which differs in a hint to the caches, counts as `tileloadd`.
+    `tileloaddt1` counts as `tileloadd`: they differ only in a hint to the caches.
     """
     if not available():
         return None
@@ -163,7 +163,7 @@ def counts() -> dict[str, int] | None:
 
 
 def counts_by_name() -> dict[str, int]:
-    """What `counts` returns, with `tileloaddt1` by itself; not for real hardware."""
+    """Like `counts`, with `tileloaddt1` counted separately; not for real hardware."""
     found: dict[str, int] = {}
     number = 0
     while (name := library().amx_emulator_name(number)) is not None:
@@ -178,8 +178,8 @@ def traps() -> int:
 
 
 def reset() -> None:
-    """Begins to count anew; forgets errors, and the threads that are configured now."""
-    if available() and library.cache_info().currsize:  # else nothing was counted
+    """Resets the counters; forgets errors and the threads with a tile configuration."""
+    if available() and library.cache_info().currsize:  # otherwise nothing was counted
         library().amx_emulator_reset()
 
 
@@ -189,7 +189,7 @@ def errors() -> int:
 
 
 def first_error() -> str:
-    """The first fault since `reset`, usually the cause of the others; "" if there was none."""
+    """The first fault since `reset`, usually the cause of later ones; "" if there was none."""
     return library().amx_emulator_first_error().decode() if available() else ""
 
 
@@ -199,12 +199,12 @@ def last_error() -> str:
 
 
 def threads_configured() -> int:
-    """Threads that loaded a tile configuration since `reset` and did not release it."""
+    """Number of threads that loaded a tile configuration since `reset` and did not release it."""
     return int(library().amx_emulator_threads_configured()) if available() else 0
 
 
 def check() -> None:
-    """Raises if an instruction faulted since `reset`, or a thread was left configured.
+    """Raises if an instruction faulted since `reset`, or if a thread still has a configuration.
 
     Raises
     ------
@@ -229,9 +229,9 @@ def _request_permission() -> None:
 
 @contextmanager
 def running() -> Iterator[ModuleType]:
-    """Runs a block of code under the emulator, and checks at its end what `check` does.
+    """Runs a block of code under the emulator, and calls `check` at its end.
 
-    On a machine with AMX it asks for the permission to use tiles, and checks nothing.
+    On a machine with AMX it asks for permission to use tiles, and checks nothing.
     """
     if install():
         reset()

@@ -1,8 +1,8 @@
-/* Simple integer instructions between AMX instructions, executed in the same trap: what compilers
- * put between tile loads and dot products, so that a whole loop over K costs one trap.
+/* Executes simple integer instructions between AMX instructions in one trap: those that compilers
+ * put between tile loads and dot products. So a whole loop over K costs one trap.
  *
  * Operands of 32 and 64 bits: mov, lea, movsxd, cmov, add, or, and, sub, xor, cmp, test, inc, dec,
- * neg, not, shifts by constants, imul, jumps, nop, prefetch. Everything else is left to the CPU.
+ * neg, not, shifts by constants, imul, jumps, nop, prefetch. The CPU executes all others.
  * Flags that the manual leaves undefined (AF after logic, shifts and products; OF after shifts by
  * more than one; SF, ZF and PF after products) have some value. */
 #include "amx_emulator.h"
@@ -15,7 +15,7 @@ enum { ARITHMETIC_FLAGS = CF | PF | AF | ZF | SF | OF };
 /* The instruction being executed. */
 typedef struct {
     greg_t *registers;
-    const uint8_t *end; /* behind the last byte read */
+    const uint8_t *end; /* after the last byte read */
     int bits;           /* 32 or 64 */
     int rex_r, rex_x, rex_b;
     Operand operand;
@@ -196,7 +196,7 @@ static int step_two_bytes(Step *step) {
     }
     if ((opcode & 0xF0) == 0x40) { /* cmovcc */
         read_modrm(step, 0);
-        /* The operand is read, and the upper half of a 32-bit register cleared, in either case. */
+        /* Reads the operand and clears the upper half of a 32-bit register, if false too. */
         uint64_t value = get_operand(step), before = get_register(step, step->operand.reg);
         set_register(step, step->operand.reg, condition_holds(step, opcode & 15) ? value : before);
         return 1;
@@ -354,7 +354,7 @@ static int length_of_padded_nop(const uint8_t *code, const greg_t *registers) {
     return (int)(operand.end - code);
 }
 
-/* Executes the instruction at rip if it is one of those above; else changes nothing, returns 0. */
+/* Executes the instruction at rip; returns 0 and changes nothing if it is unknown. */
 int step_over_glue(greg_t *registers) {
     const uint8_t *code = (const uint8_t *)registers[REG_RIP];
     Step step = {.registers = registers, .end = code, .bits = 32};

@@ -1,7 +1,7 @@
-"""Random programs of the integer instructions that the emulator executes in a trap.
+"""Random programs of the integer instructions that the emulator executes within a trap.
 
-Register rdi points to the registers' initial values, rsi to memory; neither is changed, nor is rsp.
-A program knows which flags the manual defines at its end, and asks for no others.
+Register rdi points to the registers' initial values, rsi to memory; programs change none of rdi,
+rsi and rsp. A program tracks which flags the manual defines, and its conditions read no others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ REGISTERS = [
 ]
 _NARROW = ["eax", "ecx", "edx", "ebx", "ebp", *(f"{name}d" for name in REGISTERS[5:])]
 MEMORY_BYTES = 512
-_COUNTERS = 8 * 4  # the last bytes of it
+_COUNTERS = 8 * 4  # bytes at the end of the memory for loop counters
 _CONSTANTS = (0, 1, -1, 7, 64, 127, -128, 128, 4096, -4097, 2**31 - 1, -(2**31))
 CARRY, PARITY, AUXILIARY, ZERO, SIGN, OVERFLOW = 0x1, 0x4, 0x10, 0x40, 0x80, 0x800
 FLAGS = CARRY | PARITY | AUXILIARY | ZERO | SIGN | OVERFLOW
-# Each reads these flags, and so does the one that is called the same with an n.
+# Flags that each condition reads; its negation, with an n in its name, reads them too.
 _CONDITIONS = {
     "o no": OVERFLOW,
     "b ae": CARRY,
@@ -43,14 +43,14 @@ _CONDITIONS = {
 
 
 class GlueProgram:
-    """Lines of assembly; `@` in labels stands for what makes them unique.
+    """Lines of assembly; `@` in labels is replaced by a unique suffix.
 
     Attributes
     ----------
     lines : list of str
-        The program. Lines `tilerelease` mark where an AMX instruction may stand.
+        The program. At a line `tilerelease` an AMX instruction may be inserted.
     defined : int
-        Flags with a defined value at its end.
+        Flags with a defined value at the program's end.
     """
 
     def __init__(self, seed: int) -> None:
@@ -61,7 +61,7 @@ class GlueProgram:
         self.defined = FLAGS
 
     def grow(self, foreign: bool = False) -> GlueProgram:
-        """Adds steps: simple ones, jumps, loops; foreign ones are for the CPU."""
+        """Adds simple steps, jumps and loops, with `foreign` also steps for the CPU alone."""
         steps = [self._simple] * 6 + [self._jump, self._loop]
         if foreign:
             steps += [self._foreign] * 4
@@ -70,7 +70,7 @@ class GlueProgram:
         return self
 
     def text(self, name: str, with_amx: bool) -> str:
-        """The program for the assembler."""
+        """The program as text for the assembler."""
         kept = [line for line in self.lines if with_amx or line != "tilerelease"]
         return "\n".join(kept).replace("@", name)
 
@@ -94,7 +94,7 @@ class GlueProgram:
     # Steps.
 
     def _add(self, line: str, undefined: int = 0) -> None:
-        """A line that sets all flags, some of them to undefined values."""
+        """Adds a line that sets all flags, some of them to undefined values."""
         self.lines.append(line)
         self.defined = FLAGS & ~undefined
 
@@ -133,7 +133,7 @@ class GlueProgram:
         self._add(f"{name}{'q' if wide else 'l'} {target}")
         if name == "not":
             self.defined = before
-        elif name != "neg":  # these two keep the carry
+        elif name != "neg":  # inc and dec keep the carry
             self.defined = FLAGS & (before | ~CARRY)
 
     def _shift(self) -> None:
@@ -177,7 +177,7 @@ class GlueProgram:
         self.lines.append(rng.choice(choices))
 
     def _condition(self) -> str:
-        """A condition that reads defined flags only; if there are none, they are set first."""
+        """A condition that reads only defined flags; sets the flags first if none is defined."""
         if not self.defined & ~AUXILIARY:
             self._add("testq %rax, %rax", AUXILIARY)
         names = [pair for pair, flags in _CONDITIONS.items() if not flags & ~self.defined]
@@ -209,7 +209,7 @@ class GlueProgram:
         self._loops += 1
         label = self._label()
         self.lines += [f"movq ${self._rng.randrange(1, 4)}, {counter}", f"{label}:"]
-        self.defined &= ~CARRY  # at the end of a round it may be undefined
+        self.defined &= ~CARRY  # it may be undefined at the end of an iteration
         for _ in range(self._rng.randrange(1, 5)):
             self._simple()
         before = self.defined
@@ -217,7 +217,7 @@ class GlueProgram:
         self.defined = FLAGS & (before | ~CARRY)
 
     def _foreign(self) -> None:
-        """Instructions that the emulator does not know, or only looks like it."""
+        """Instructions that the emulator does not know, some of them similar to known ones."""
         choices = [
             f"bswapq {self._register()}",
             f"xchgq {self._register()}, {self._register()}",

@@ -1,4 +1,4 @@
-/* The decoder by itself, for its tests. */
+/* Calls the decoder alone, for its tests. */
 #include "amx_emulator.h"
 
 typedef struct {
@@ -6,7 +6,7 @@ typedef struct {
 } Decoded;
 
 /* Decodes the instruction at `code`, with the registers in the order of their numbers; 0 if it is
- * not one of AMX. */
+ * not an AMX instruction. */
 PUBLIC int amx_emulator_decode(const uint8_t *code, const uint64_t *values, Decoded *decoded) {
     greg_t registers[NGREG] = {0};
     Instruction instruction;

@@ -1,4 +1,4 @@
-"""The decoder against the assembler: random instructions, and everything else that it may meet."""
+"""The decoder agrees with the assembler on random instructions, and claims no other instruction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.amx_emulator.tiles import PRODUCTS
 
 pytestmark = pytest.mark.skipif(not emulator.available(), reason="there is nothing to emulate here")
 
-# In the order of their numbers.
+# In the order of the registers' numbers.
 REGISTERS = [
     "rax",
     "rcx",
@@ -33,7 +33,7 @@ MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Expected:
-    """An instruction as the assembler reads it, and what has to be found in its bytes."""
+    """An instruction as the assembler reads it, and the fields that decoding must find."""
 
     text: str
     name: str
@@ -43,7 +43,7 @@ class Expected:
 
 
 class Decoded(ctypes.Structure):
-    """What `amx_emulator_decode` fills in."""
+    """The fields that `amx_emulator_decode` fills in."""
 
     _fields_ = [
         (name, ctypes.c_int64)
@@ -52,7 +52,7 @@ class Decoded(ctypes.Structure):
 
 
 def decoded(address: int) -> Decoded | None:
-    """The AMX instruction at an address, None if there is another."""
+    """The AMX instruction at an address; None if the instruction is not AMX."""
     result = Decoded()
     registers = (ctypes.c_uint64 * 16)(*VALUES)
     code = ctypes.c_void_p(address)
@@ -91,7 +91,7 @@ def random_instruction(rng: random.Random) -> Expected:
 
 
 def addresses(texts: Sequence[str]) -> list[int]:
-    """Where each of the assembled texts lies; and where the last ends."""
+    """The address of each assembled text, and the end of the last one."""
     bodies = [f"{text}\nend{i}:" for i, text in enumerate(texts)]
     table = "lea table(%rip), %rax\nret\ntable:\n" + "\n".join(
         f".quad f{i} - table, end{i} - f{i}" for i in range(len(texts))
@@ -107,7 +107,7 @@ def addresses(texts: Sequence[str]) -> list[int]:
 _libraries: list[ctypes.CDLL] = []
 
 
-def test_what_the_assembler_writes() -> None:
+def test_instructions_of_the_assembler_are_decoded() -> None:
     rng = random.Random(0)
     cases = [random_instruction(rng) for _ in range(4000)]
     table = addresses([case.text for case in cases])
@@ -153,7 +153,7 @@ def test_addresses_that_are_not_emulated_are_faults(text: str) -> None:
 
 
 def neighbours() -> list[str]:
-    """Instructions of the same map and opcodes, and of the same opcodes in others."""
+    """Instructions that share AMX's map and opcodes, or its opcodes in other maps."""
     texts = [
         "nop",
         "ud2",
@@ -169,7 +169,7 @@ def neighbours() -> list[str]:
         "vfmadd231ps %ymm0, %ymm1, %ymm2",
     ]
     for second in range(256):
-        # Maps 0 to 31 of VEX, W and L set, and every prefix, before AMX's opcodes.
+        # Before AMX's opcodes: maps 0 to 31 of VEX with W and L set, and every prefix.
         for opcode in (0x49, 0x4B, 0x5C, 0x5E):
             if second & 0x1F != 2:
                 texts.append(f".byte 0xC4, {second}, {0x78 | second & 3}, {opcode}, 0xC0, 0, 0, 0")
@@ -196,7 +196,7 @@ def neighbours() -> list[str]:
     return texts
 
 
-def test_nothing_else_is_claimed() -> None:
+def test_other_instructions_are_not_claimed() -> None:
     texts = neighbours()
     assert len(texts) > 3000
     claimed = [text for text, place in zip(texts, addresses(texts), strict=False) if decoded(place)]
@@ -204,7 +204,7 @@ def test_nothing_else_is_claimed() -> None:
 
 
 def test_random_bytes_are_not_claimed() -> None:
-    """What is claimed among them is what begins like an AMX instruction."""
+    """The decoder claims random bytes only if they begin like an AMX instruction."""
     rng = random.Random(2)
     for _ in range(20000):
         code = bytearray(rng.randbytes(32))

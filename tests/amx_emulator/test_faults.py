@@ -1,4 +1,4 @@
-"""Every fault by its name, with the place, the tiles and the configuration; and what counts say."""
+"""Every fault states its name, place, tiles and configuration; counters count as documented."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.amx_emulator import emulator
 from tests.amx_emulator.assembly import assembled
 from tests.amx_emulator.tiles import config_image
 
-# On the hardware these would be signals that end the process.
+# On the hardware these faults would be signals that end the process.
 pytestmark = [
     pytest.mark.isa("amx"),
     pytest.mark.skipif(not emulator.available(), reason="faults and counts are the emulator's"),
@@ -31,7 +31,7 @@ def image(**changes: int) -> np.ndarray:
     return result
 
 
-# name: configuration (None for none), instruction, text of the fault.
+# name: configuration (None: not configured), instruction, text of the fault.
 CASES: dict[str, tuple[np.ndarray | None, str, str]] = {
     "palette": (image(b0=2), "nop", "#GP: palette 2 is not supported"),
     "reserved": (image(b2=1), "nop", "#GP: reserved byte 2 is not zero"),
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[np.ndarray | None, str, str]] = {
         "tdpbuud %tmm2, %tmm1, %tmm0",
         "#UD: tmm0: colsb 62 is no multiple of 4",
     ),
-    # What assemblers refuse to write: the same tile twice, ...
+    # Encodings that assemblers reject: a tile used twice, ...
     "same_sum_and_left": (
         FULL,
         ".byte 0xC4, 0xE2, 0x69, 0x5E, 0xC0",
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[np.ndarray | None, str, str]] = {
 
 @functools.cache
 def routines() -> ctypes.CDLL:
-    """Per case (config, memory, stride): configure, the instruction, release; returns 42."""
+    """One routine per case (config, memory, stride): configures, runs the case, returns 42."""
     texts = {}
     for name, (config, instruction, _) in CASES.items():
         configure = "" if config is None else "ldtilecfg (%rdi)"
@@ -113,7 +113,7 @@ def routines() -> ctypes.CDLL:
 
 
 def call(name: str) -> int:
-    """Runs a routine with the configuration of its case, else with the full one."""
+    """Runs a routine with its case's configuration, or the full one if the case has none."""
     config = CASES[name][0] if name in CASES else None
     config = FULL if config is None else config
     memory = np.zeros(2048, np.uint8)
@@ -141,7 +141,7 @@ def test_a_fault_says_what_is_wrong_and_where(name: str) -> None:
 
 
 def _address(name: str, second: bool) -> int:
-    """Where the instruction at fault lies: after `ldtilecfg (%rdi)`, of five bytes, or first."""
+    """The faulting instruction's address: after `ldtilecfg (%rdi)` of five bytes, or first."""
     begin = ctypes.cast(routines()[name], ctypes.c_void_p).value
     assert begin is not None
     return begin + 5 * second
@@ -165,7 +165,7 @@ def test_a_configuration_that_faults_changes_nothing() -> None:
     call("leaves_configured")
     call("reserved")
     assert "tmm0 16x64" in emulator.last_error()
-    assert emulator.threads_configured() == 0  # what the second call released
+    assert emulator.threads_configured() == 0  # the second call released its configuration
     emulator.reset()
 
 
@@ -208,7 +208,7 @@ def test_threads_that_stay_configured_are_counted() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert emulator.threads_configured() == 4  # a thread that has ended has not released anything
+    assert emulator.threads_configured() == 4  # the end of a thread releases nothing
     call("release")
     assert emulator.threads_configured() == 3
     with pytest.raises(emulator.EmulatorError, match="3 threads hold a tile configuration"):
@@ -217,7 +217,7 @@ def test_threads_that_stay_configured_are_counted() -> None:
     assert emulator.threads_configured() == 0
 
 
-def test_what_was_configured_before_a_reset_is_forgotten() -> None:
+def test_a_reset_forgets_earlier_configurations() -> None:
     call("leaves_configured")
     emulator.reset()
     assert emulator.threads_configured() == 0

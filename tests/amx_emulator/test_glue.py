@@ -1,7 +1,7 @@
-"""Integer instructions executed in a trap against the same instructions executed by the CPU.
+"""Integer instructions in a trap compute what the CPU computes.
 
-Every random program is assembled twice: behind an AMX instruction, whose trap goes on with it, and
-without any. Registers, memory and every flag that the manual defines have to be the same.
+Every random program is assembled twice: after an AMX instruction, whose trap continues with it, and
+without AMX. Registers, memory and every flag that the manual defines must be equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INPUTS = 6
 
 
 def routine(program: GlueProgram, name: str, with_amx: bool) -> str:
-    """Loads registers and flags from (rdi), runs the program, stores them; its data follow it."""
+    """Loads registers and flags from (rdi), runs the program, and stores them."""
     load = [f"pushq %{register}" for register in SAVED]
     load += [f"pushq {8 * len(REGISTERS)}(%rdi)", "popfq"]
     load += [f"movq {8 * i}(%rdi), %{register}" for i, register in enumerate(REGISTERS)]
@@ -41,7 +41,7 @@ def routine(program: GlueProgram, name: str, with_amx: bool) -> str:
 
 
 def compare(programs: Sequence[GlueProgram]) -> list[int]:
-    """Runs programs in both ways on random values; the traps that each needed."""
+    """Runs programs in both ways on random values; returns the number of traps of each program."""
     routines = {}
     for i, program in enumerate(programs):
         routines[f"trapped{i}"] = routine(program, f"trapped{i}", True)
@@ -74,7 +74,7 @@ def test_programs_between_amx_instructions_take_one_trap() -> None:
     assert set(compare([GlueProgram(seed).grow() for seed in range(PROGRAMS)])) == {1}
 
 
-def test_what_is_not_known_is_left_to_the_cpu() -> None:
+def test_the_cpu_executes_unknown_instructions() -> None:
     programs = [GlueProgram(seed).grow(foreign=True) for seed in range(PROGRAMS)]
     assert max(compare(programs)) > 1
 
@@ -89,7 +89,7 @@ def test_glue_can_be_switched_off() -> None:
 
 
 def test_a_loop_without_amx_goes_back_to_the_cpu() -> None:
-    """A trap executes no more than 64 instructions behind the last one of AMX."""
+    """After an AMX instruction a trap executes at most 64 other instructions."""
     library = assembled({"count": "tilerelease\nmovl $100000, %eax\n1: decl %eax\njne 1b"})
     assert library["count"]() == 0
     assert emulator.library().amx_emulator_glue_steps() == 64

@@ -1,4 +1,4 @@
-"""Tiles whose memory is missing from some row on: the rows before are transferred once."""
+"""Tile transfers whose memory is missing from some row on transfer earlier rows only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """programs/page_faults.c, compiled."""
+    """Compiles programs/page_faults.c."""
     path = tmp_path_factory.mktemp("page_faults") / "page_faults"
     source = Path(__file__).with_name("programs") / "page_faults.c"
     command = [emulator.compiler(), "-O1", "-Wall", "-Wextra", "-Werror", str(source)]

@@ -1,6 +1,7 @@
-"""Every AMX instruction against NumPy, on random shapes, strides and values.
+"""Every AMX instruction agrees with NumPy, on random shapes, strides and values.
 
-These run on the hardware where there is some, except for those that choose the emulator's versions.
+On a machine with AMX these tests run on the hardware, except those that choose the emulator's
+versions.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ pytestmark = pytest.mark.isa("amx")
 # Not every CPU with AMX multiplies fp16.
 RUNNING = PRODUCTS if emulator.available() else PRODUCTS[:-1]
 VERSIONS = {2: "AVX-512 VNNI", 1: "AVX2", 0: "portable C"}
-EDGE = 0x5A  # of bytes that nothing may touch
+EDGE = 0x5A  # value of bytes that must stay unchanged
 
 
 @functools.cache
 def routines() -> ctypes.CDLL:
-    """One routine for every dot product, and others for moving tiles."""
+    """One routine for every dot product, and routines that move tiles."""
     move = "ldtilecfg (%rdi)\n{}\ntilestored %tmm{}, 8(%rcx,%r8,1)\ntilerelease"
     texts = {
         # (config, sum, sum stride, a, a stride, b, b stride)
@@ -47,7 +48,7 @@ def routines() -> ctypes.CDLL:
     texts["copy"] = move.format("tileloadd 8(%rsi,%rdx,1), %tmm7", 7)
     texts["copy_t1"] = move.format("tileloaddt1 8(%rsi,%rdx,1), %tmm3", 3)
     texts["zero"] = move.format("tileloadd 8(%rsi,%rdx,1), %tmm7\ntilezero %tmm7", 7)
-    # A stale tile: a second configuration zeroes it.
+    # A tile with old values: a second configuration zeroes it.
     texts["configure_twice"] = move.format("tileloadd 8(%rsi,%rdx,1), %tmm7\nldtilecfg (%rdi)", 7)
     texts["store_config"] = (
         "ldtilecfg (%rdi)\nsttilecfg (%rsi)\ntilezero %tmm1\nsttilecfg 64(%rsi)\n"
@@ -68,7 +69,7 @@ def call(name: str, *arguments: np.ndarray | int) -> None:
 
 @pytest.fixture(params=[2, 1, 0] if emulator.available() else [2])
 def version(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The emulator's versions of the dot products: AVX-512, AVX2, portable."""
+    """The emulator's versions of the dot products: AVX-512, AVX2 and portable C."""
     if emulator.available():
         chosen = emulator.library().amx_emulator_limit_version(request.param)
         if chosen != request.param:
@@ -79,7 +80,7 @@ def version(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def random_bytes(rng: np.random.Generator, name: str, rows: int, count: int) -> np.ndarray:
-    """Rows of elements of an instruction's operand: for floats, every kind of value."""
+    """Rows of elements of an instruction's operand, with every kind of float value."""
     raw = rng.integers(0, 256, (rows, count), np.uint8)
     if name not in FLOAT_NAMES:
         return np.where(rng.random(raw.shape) < 0.3, rng.choice([0, 127, 128, 255]), raw).astype(
@@ -109,7 +110,7 @@ def random_sums(rng: np.random.Generator, name: str, m: int, n: int) -> np.ndarr
 
 
 def strided(rows: np.ndarray, pitch: int) -> np.ndarray:
-    """Memory with rows `pitch` bytes apart, and bytes between them that nothing may touch."""
+    """Memory with rows `pitch` bytes apart; the bytes between rows must stay unchanged."""
     memory = np.full((rows.shape[0], pitch), EDGE, np.uint8)
     memory[:, : rows.shape[1]] = rows
     return memory
@@ -150,7 +151,7 @@ def test_extreme_operands_do_not_saturate(name: str, version: int) -> None:
 
 
 def bf16_row_times_column(left: list[float], right: list[float], before: float = 0) -> float:
-    """One sum of products of bfloat16 values, by tdpbf16ps."""
+    """One sum of products of bfloat16 values, computed by tdpbf16ps."""
     operands = []
     for values in (left, right):
         padded = np.zeros(32, np.float32)
@@ -172,18 +173,18 @@ def bf16_row_times_column(left: list[float], right: list[float], before: float =
 
 
 def test_bf16_sums_even_and_odd_chains_apart(version: int) -> None:
-    half_step = 2.0**-24  # against 1 it vanishes; two of them together do not
-    # In one chain, both of these would be 1.
+    half_step = 2.0**-24  # 1 + half_step rounds to 1, 1 + 2 * half_step does not
+    # A single chain would give 1 for both of these.
     assert bf16_row_times_column([half_step, 1, half_step, 0], [1] * 4) == 1 + 2.0**-23
     assert bf16_row_times_column([1, half_step, 0, half_step], [1] * 4) == 1 + 2.0**-23
-    # In one chain each, beginning with the first.
+    # Each sum is in one chain here, which begins with its first element.
     assert bf16_row_times_column([1, 0, half_step, 0, half_step, 0], [1] * 6) == 1
-    # What was there before comes last.
+    # The old sum is added last.
     assert bf16_row_times_column([half_step, half_step], [1, 1], before=1) == 1 + 2.0**-23
 
 
 def test_bf16_products_are_not_rounded(version: int) -> None:
-    """Only the sum is: neither too large nor too small a product is an infinity or a zero."""
+    """Only the sum is rounded: large or small products do not become infinities or zeros."""
     chain = bf16_row_times_column([2.0**127, 0, -(2.0**127), 0, 2.0**127], [1, 0, 2, 0, 1])
     assert chain == 0
     chain = bf16_row_times_column([2.0**-63, 0, 2.0**-70], [2.0**-63, 0, 2.0**-70])
@@ -245,7 +246,7 @@ def test_tiles_become_zero(name: str) -> None:
 
 
 def test_a_transfer_may_begin_in_the_middle() -> None:
-    """start_row is what a page fault leaves behind: rows before it are not loaded again."""
+    """After a page fault start_row is nonzero: rows before it are not loaded again."""
     source = np.full(16 * 64 + 8, 7, np.uint8)
     memory = np.full(16 * 64 + 8, EDGE, np.uint8)
     call("copy", config_image([(16, 64)] * 8, start_row=5), source, 64, memory, 64)
@@ -258,7 +259,7 @@ def test_the_configuration_can_be_read_back() -> None:
     memory = np.full(192, EDGE, np.uint8)
     call("store_config", config, memory)
     np.testing.assert_array_equal(memory[:64], config)
-    config[1] = 0  # start_row is used up by the first instruction on a tile
+    config[1] = 0  # the first instruction on a tile resets start_row
     np.testing.assert_array_equal(memory[64:128], config)
     assert not memory[128:].any()
 
@@ -274,7 +275,7 @@ def test_every_thread_has_tiles_of_its_own() -> None:
         for _ in range(20):
             stored[number] = 0
             call("begin", config_image([(rows, 4 * rows)] * 8), source, 64)
-            together.wait()  # now all are configured, each in another way
+            together.wait()  # now all threads are configured, each in another way
             call("end", stored[number], 64)
             together.wait()
 

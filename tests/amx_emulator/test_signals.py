@@ -1,4 +1,4 @@
-"""The emulator in programs that know nothing of it, and SIGILL for other reasons."""
+"""The emulator works in programs that do not know it, and passes on other SIGILLs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """programs/signals.c, compiled and linked to the emulator."""
+    """Compiles programs/signals.c and links it to the emulator."""
     path = tmp_path_factory.mktemp("signals") / "signals"
     source = Path(__file__).with_name("programs") / "signals.c"
     command = [emulator.compiler(), "-O1", "-Wall", "-Wextra", "-Werror", str(source)]
@@ -84,7 +84,7 @@ def test_it_is_not_installed_without_being_asked_for(program: Path, wish: str) -
 
 
 def test_it_is_visible_to_the_whole_process() -> None:
-    """Generated code and guards look the symbol up by its name; faulthandler gets what is left."""
+    """Generated code and guards find the symbol by name; faulthandler gets other SIGILLs."""
     text = """
 import ctypes, faulthandler
 faulthandler.enable()

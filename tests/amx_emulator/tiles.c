@@ -1,4 +1,4 @@
-/* What the AMX instructions do to a thread's tiles, and every fault that they raise. */
+/* Executes AMX instructions on a thread's tiles, and checks for every fault that they raise. */
 #include "amx_emulator.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #define FAULT(state, ...) \
     (snprintf((state)->fault, sizeof(state)->fault, __VA_ARGS__), (state)->fault)
 
-/* The compiler moves no access of memory across it. */
+/* The compiler moves no memory access across it. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 static void release(TileState *state) {
@@ -54,7 +54,7 @@ static const char *configure(TileState *state, const uint8_t *memory) {
 }
 
 static void store_configuration(const TileState *state, uint8_t *memory) {
-    memcpy(memory, state->image, CONFIG_BYTES); /* zeros where nothing is configured */
+    memcpy(memory, state->image, CONFIG_BYTES); /* zeros if nothing is configured */
     memory[1] = state->start_row;
 }
 
@@ -82,8 +82,8 @@ static const char *check_transfer(TileState *state, int tile) {
     return fault;
 }
 
-/* Where a transfer goes on if this row faults. A handler may look at it, or never come back: it is
- * written before the row is touched. */
+/* Row at which a transfer continues after a page fault. A handler may read it, or never return: so
+ * it is written before the row is accessed. */
 static void begin_row(TileState *state, int row) {
     state->start_row = (uint8_t)row;
     BARRIER;
@@ -95,9 +95,9 @@ static const char *load(TileState *state, const Instruction *instruction) {
     Tile *tile = &state->tile[instruction->reg];
     int rows = state->rows[instruction->reg], bytes = state->column_bytes[instruction->reg];
     const uint8_t *memory = (const uint8_t *)instruction->address;
-    /* Rows before start_row were loaded before a fault, and stay. What lies outside of the rows and
-     * columns is zero since the configuration. Both ends of a row are touched first: one that
-     * faults is read anew as a whole. */
+    /* Rows before start_row were loaded before a fault, and stay. Bytes outside of the rows and
+     * columns are zero since the configuration. Both ends of a row are accessed first: a row that
+     * faults is read again as a whole. */
     for (int row = state->start_row; row < rows; row++) {
         const uint8_t *source = memory + row * instruction->stride;
         begin_row(state, row);

@@ -1,9 +1,9 @@
-"""Tile configurations, and what AMX instructions compute, written with NumPy.
+"""Tile configurations, and AMX instructions in NumPy.
 
 The floating point products follow the Intel SDM, TDPBF16PS and TDPFP16PS: products of even and of
-odd elements go to two float32 chains of fused multiply-adds in the order of k; then their sum is
-added. Every rounding is to nearest even, with denormal results flushed; denormal bf16 and float32
-operands are zeros.
+odd elements go to two float32 chains of fused multiply-adds in the order of k; then the sum of both
+chains is added. Every rounding is to nearest even, with denormal results flushed; denormal bf16 and
+float32 operands are zeros.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SMALLEST_NORMAL = 2.0**-126
 def config_image(
     shapes: Sequence[tuple[int, int]], palette: int = 1, start_row: int = 0
 ) -> np.ndarray:
-    """The 64 bytes that ldtilecfg reads; `shapes` are (rows, bytes of a row), of tile 0 and on."""
+    """The 64 bytes that ldtilecfg reads; `shapes` are (rows, bytes per row) of tiles 0, 1, ..."""
     image = np.zeros(64, np.uint8)
     image[:2] = palette, start_row
     for tile, (rows, column_bytes) in enumerate(shapes):
@@ -37,7 +37,7 @@ def config_image(
 
 
 def product(name: str, sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What a dot product of tiles leaves in the sums.
+    """The sums after a dot product of tiles.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def product(name: str, sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.nda
         for k in range(b.shape[0]):
             for parity in range(2):
                 factors = left[:, 2 * k + parity, None] * right[k, parity::2]
-                # Exact enough in float64: with products of at most 22 bits, what it rounds away can
-                # not make or break a tie of float32.
+                # Float64 is exact enough: with products of at most 22 bits, its rounding can
+                # neither make nor break a tie of float32.
                 chains[parity] = _rounded(chains[parity] + factors)
         before = sums.view(np.float32).astype(np.float64)
         before = np.where(np.abs(before) < _SMALLEST_NORMAL, np.copysign(0.0, before), before)
@@ -73,13 +73,13 @@ def product(name: str, sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.nda
 
 
 def same_floats(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether float32 bits are equal, any NaN equal to any other."""
+    """Whether float32 bits are equal; all NaNs are equal."""
     x, y = left.view(np.float32), right.view(np.float32)
     return bool(((left == right) | (np.isnan(x) & np.isnan(y))).all())
 
 
 def _widened(name: str, elements: np.ndarray) -> np.ndarray:
-    """The 16-bit elements of rows of bytes as float64."""
+    """The 16-bit elements of byte rows as float64."""
     if name == "tdpfp16ps":
         return elements.view(np.float16).astype(np.float64)
     bits = elements.view(np.uint16).astype(np.uint32) << 16
@@ -88,10 +88,10 @@ def _widened(name: str, elements: np.ndarray) -> np.ndarray:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """Float64 values rounded to float32 with results below the normal range flushed to zero.
+    """Rounds float64 to float32, flushing results below the normal range to zero.
 
-    A result is tiny if it is below 2^-126 after rounding to 24 bits with an unbounded exponent; the
-    last value that is lies half a step (of 2^-150) under it.
+    A result is tiny if it is below 2^-126 after rounding to 24 bits with an unlimited exponent; the
+    largest tiny value lies half a step (of 2^-150) below 2^-126.
     """
     tiny = np.abs(values) < _SMALLEST_NORMAL - 2.0**-151
     rounded = values.astype(np.float32).astype(np.float64)

@@ -1,7 +1,7 @@
 /* The signal handler: executes AMX instructions where SIGILL stops them, counts and reports.
  *
- * A trap costs microseconds, so everything that can be done in one is: the AMX instructions that
- * follow, and the simple integer instructions between them (glue.c), whole loops over K included.
+ * A trap costs microseconds. So it also executes the AMX instructions that follow, and the simple
+ * integer instructions between them (glue.c), including whole loops over K.
  */
 #include "amx_emulator.h"
 
@@ -13,10 +13,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Glue instructions after an AMX instruction before the CPU gets the thread back. */
+/* Most glue instructions after an AMX instruction; then the CPU continues. */
 enum { GLUE_LIMIT = 64 };
 
-/* A pointer only, and of a model that never allocates: this runs inside a signal handler. */
+/* Only a pointer, with a TLS model that never allocates: this runs in a signal handler. */
 #define THREAD_LOCAL static __thread __attribute__((tls_model("initial-exec")))
 THREAD_LOCAL TileState *thread_state;
 THREAD_LOCAL int chaining;
@@ -27,7 +27,7 @@ static int installed, step_over, glue = 1;
 static uint64_t counts[OPERATIONS], traps, glue_steps, generation;
 static int64_t errors, threads_configured;
 static char first_error[512], last_error[512];
-static int writing_error; /* a lock; nobody holds it for long */
+static int writing_error; /* a spin lock that is held briefly */
 
 /* ---- threads ---- */
 
@@ -53,8 +53,8 @@ static TileState *state_of_thread(void) {
     return thread_state;
 }
 
-/* Keeps the number of threads that hold a configuration. One counted before the last reset is
- * forgotten: it is not the fault of what runs since. */
+/* Updates the number of threads that hold a configuration. A thread counted before the last reset
+ * is forgotten: code after the reset did not configure it. */
 void count_configured(TileState *state, int configured) {
     uint64_t now = __atomic_load_n(&generation, __ATOMIC_RELAXED);
     int counted = state->configured && state->generation == now;
@@ -98,11 +98,11 @@ static void report_fault(const TileState *state, const Instruction *instruction,
 
 /* ---- the handler ---- */
 
-/* Passes a signal on to the handler that was there before. */
+/* Passes a signal on to the former handler. */
 static void chain(int signal_number, siginfo_t *info, void *context) {
     int has_function = former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN;
     if (!has_function || chaining) {
-        /* Returning executes the instruction again, and the process dies where it stands. */
+        /* Returning executes the instruction again, and the process dies there. */
         signal(SIGILL, SIG_DFL);
         if (info->si_code <= 0) raise(signal_number);
         return;
@@ -121,9 +121,9 @@ static void on_sigill(int signal_number, siginfo_t *info, void *opaque) {
     const uint8_t *rip = (const uint8_t *)registers[REG_RIP];
     Instruction instruction;
 
-    /* Linux puts the context right above the return address of a handler that it calls itself.
-     * Anyone else who calls this is a handler passing a signal on: if that is the one to which we
-     * passed it, `chaining` ends the circle. */
+    /* Linux puts the context right above the return address of a handler that it calls. Any other
+     * caller is a handler that passes a signal on: if we passed the signal to that handler,
+     * `chaining` ends the circle. */
     if (__builtin_dwarf_cfa() == opaque) chaining = 0;
 
     int sent_by_program = info->si_code <= 0; /* kill, raise */
@@ -172,17 +172,17 @@ int amx_emulator_cpu_has_amx(void) {
     return (low >> 17 & 3) == 3; /* XTILECFG and XTILEDATA */
 }
 
-/* 1 while the emulator is the one who gets SIGILL. */
+/* 1 while the emulator's handler gets SIGILL. */
 int amx_emulator_active(void) {
     struct sigaction current;
     return !sigaction(SIGILL, NULL, &current) && (current.sa_flags & SA_SIGINFO) &&
            current.sa_sigaction == on_sigill;
 }
 
-/* Takes SIGILL over. With `step_over_faults`, an instruction that faults is reported and left out;
+/* Takes SIGILL over. With `step_over_faults`, an instruction that faults is reported and skipped;
  * otherwise its report goes to standard error, and the former handler gets the signal (the process
  * dies if there was none).
- * Returns 1 when it is installed now, 0 when it was already, -1 on a CPU with AMX (it would hide a
+ * Returns 1 if it is now installed, 0 if it was before, -1 on a CPU with AMX (it would hide a
  * missing permission, which arrives as SIGILL too), -2 if Linux refuses. */
 int amx_emulator_install(int step_over_faults) {
     if (amx_emulator_cpu_has_amx()) return -1;
@@ -200,7 +200,7 @@ int amx_emulator_install(int step_over_faults) {
     return 1;
 }
 
-/* Gives SIGILL back, unless somebody else has taken it since. */
+/* Restores the former handler of SIGILL, unless another handler was installed since. */
 void amx_emulator_uninstall(void) {
     if (installed && amx_emulator_active()) sigaction(SIGILL, &former, NULL);
     installed = 0;
@@ -211,7 +211,7 @@ const char *amx_emulator_name(int operation) {
     return operation >= 0 && operation < OPERATIONS ? operation_names[operation] : NULL;
 }
 
-/* Instructions of one kind that all threads executed without fault since the last reset. */
+/* Instructions of one kind that all threads executed without a fault since the last reset. */
 uint64_t amx_emulator_count(int operation) {
     if (operation < 0 || operation >= OPERATIONS) return 0;
     return __atomic_load_n(&counts[operation], __ATOMIC_RELAXED);
@@ -233,7 +233,7 @@ int64_t amx_emulator_threads_configured(void) {
     return __atomic_load_n(&threads_configured, __ATOMIC_RELAXED);
 }
 
-/* Begins to count anew. Call it while no thread executes AMX instructions. */
+/* Resets all counters. Call it while no thread executes AMX instructions. */
 void amx_emulator_reset(void) {
     memset(counts, 0, sizeof counts);
     traps = glue_steps = 0;
@@ -246,7 +246,7 @@ void amx_emulator_reset(void) {
 /* Whether instructions between those of AMX are executed in the trap too (the default). */
 void amx_emulator_enable_glue(int on) { glue = on; }
 
-/* Writes what was counted to standard error. */
+/* Writes the counters to standard error. */
 void amx_emulator_report(void) {
     for (int i = 0; i < OPERATIONS; i++)
         if (counts[i])

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: draws graphs and examines them, for a time or a number of them."""
+"""`python -m tests.fuzz`: draws and examines graphs, for some time or up to a number of graphs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .motifs import KINDS
 
 
 def main() -> int:
-    """The command; it fails if something was found."""
+    """Runs the command; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="when to stop")
-    parser.add_argument("--graphs", type=int, default=0, help="stop after so many; 0: no limit")
-    parser.add_argument("--seed", type=int, default=None, help="the first seed; else a random one")
+    parser.add_argument("--graphs", type=int, default=0, help="number of graphs; 0: no limit")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed; default: random")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which families of graphs")
     parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="where to write")
     chosen = parser.parse_args()
     kinds = chosen.kinds.split(",")
     unknown = set(kinds).difference(KINDS)
     if unknown:
-        parser.error(f"no such kinds: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+        parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; choose from {', '.join(KINDS)}")
     seed = random.randrange(10**6) * 10**4 if chosen.seed is None else chosen.seed
     print(f"the first seed is {seed}", flush=True)
     campaign = Campaign(kinds, chosen.findings)

@@ -1,4 +1,4 @@
-"""Many cases, one after the other: counts them, shrinks and writes down what is found."""
+"""Runs many cases one after the other: counts outcomes, shrinks findings and writes them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .motifs import TURNS
 from .shrinking import shrink, text_of
 from .worker import Worker
 
-# A run that is interrupted leaves a report that is not older than so many graphs.
+# Graphs between two writings of the report, so that an interrupted run leaves a recent one.
 _EVERY = 20
-# Enough to see what is wrong; later ones of the same kind are counted and kept as they are.
+# Shrinking a few findings shows what is wrong; later ones are only written and counted.
 _MOST_SHRUNK = 25
 
 
 class Campaign:
-    """What was run and what came of it.
+    """Runs cases, and counts how they end.
 
     Parameters
     ----------
     kinds : sequence of str
         Families of graphs.
     folder : Path
-        Receives what is found, a model and a text each.
+        Receives each finding: a model and a text.
     """
 
     def __init__(self, kinds: Sequence[str], folder: Path) -> None:
@@ -43,7 +43,7 @@ class Campaign:
         self._seconds = 0.0
 
     def run(self, seed: int, is_over: Callable[[], bool], graphs: int = 0) -> None:
-        """Examines cases of one seed after the other, until it is over or there are so many."""
+        """Examines cases, one seed after the other, until `is_over` or up to a number of graphs."""
         began = time.monotonic()
         with Worker() as worker:
             done = 0
@@ -71,7 +71,7 @@ class Campaign:
                 self._write(case, outcome)
 
     def _found(self, case: Case, outcome: Outcome, worker: Worker) -> None:
-        """Writes it as it was drawn, and then as small as it gets."""
+        """Writes a finding as it was drawn, and then its shrunk case."""
         text = f"{outcome.state.value}: {_reason(outcome.message)}"
         self.findings.append(f"{case.origin}: {text}")
         print(self.findings[-1], flush=True)
@@ -88,19 +88,19 @@ class Campaign:
         path.with_suffix(".txt").write_text(text)
 
     def report(self) -> str:
-        """Counts by kind and end, reasons of what was refused, and findings."""
+        """Counts by kind and state, the reasons of refusals, and the findings."""
         total = sum(self.counts.values())
         lines = [f"{'kind':<12}" + "".join(f"{state.value:>10}" for state in State)]
         for kind in self._kinds:
             numbers = [self.counts[kind, state] for state in State]
             lines.append(f"{kind:<12}" + "".join(f"{number:>10}" for number in numbers))
         minutes = max(self._seconds, 1e-9) / 60
-        lines.append(f"{total} graphs, {total / minutes:.0f} a minute, {self._checks} checks more")
+        lines.append(f"{total} graphs, {total / minutes:.0f} a minute, {self._checks} more checks")
         lines.extend(f"{count:>5}  {reason}" for reason, count in self.reasons.most_common())
         lines.extend(self.findings)
         return "\n".join(lines)
 
 
 def _reason(message: str) -> str:
-    """The first line, without names of values."""
+    """The message's first line, without names of values."""
     return message.strip().splitlines()[0][:300] if message.strip() else ""

@@ -1,6 +1,6 @@
-"""A graph with its feeds and settings, as a file: an ONNX model with what belongs to it.
+"""A graph with its feeds and settings, stored in one ONNX model file.
 
-Feeds are stored as the initialisers that ONNX allows for inputs: their values unless others come.
+Feeds are stored as initialisers of the inputs, which ONNX defines as the inputs' default values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SETTINGS, _ORIGIN, _CHECKS = "settings", "origin", "checks"
 
 @dataclass(frozen=True)
 class Case:
-    """What is compiled, how, and what is fed.
+    """A graph, how it is compiled, and the feeds.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class Case:
     feeds : dict from str to numpy.ndarray
         Input name -> value.
     settings : Settings
-        How it is compiled.
+        How the graph is compiled.
     checks : tuple of str
-        Names of `metamorphic.CHECKS` to do besides.
+        Names of further checks, from `metamorphic.CHECKS`.
     origin : str
-        Kind and seed that it was drawn from.
+        Kind and seed that the case was drawn from.
     """
 
     model: onnx.ModelProto
@@ -62,7 +62,7 @@ class Case:
 
     @staticmethod
     def from_bytes(content: bytes) -> Case:
-        """What `to_bytes` wrote."""
+        """Reads what `to_bytes` wrote."""
         model = onnx.ModelProto.FromString(content)
         about = {each.key: each.value for each in model.metadata_props}
         inputs = {each.name for each in model.graph.input}
@@ -79,7 +79,7 @@ class Case:
         return Case(model, feeds, settings, tuple(about[_CHECKS].split()), about[_ORIGIN])
 
     def with_settings(self, settings: Settings) -> Case:
-        """The same graph, compiled otherwise."""
+        """The graph and the feeds with other settings."""
         return replace(self, settings=settings)
 
     def save(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Says where results differ from what is expected."""
+"""Describes how results differ from the expected values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def difference(got: Array, expected: Expected, like: Array) -> str:
-    """What is wrong with an output; "" if nothing is.
+    """Describes what is wrong with an output; "" if nothing is wrong.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def difference(got: Array, expected: Expected, like: Array) -> str:
     expected : Expected
         Value and tolerance.
     like : numpy.ndarray
-        An array with its shape and type.
+        An array with the expected shape and type.
     """
     if got.shape != like.shape:
         return f"shape {got.shape}, not {like.shape}"
@@ -39,7 +39,7 @@ def difference(got: Array, expected: Expected, like: Array) -> str:
 
 
 def wrong_elements(got: Array, expected: Expected) -> Array:
-    """Where an output is further away than allowed."""
+    """Mask of the elements that are further away than the tolerance."""
     with np.errstate(all="ignore"):
         ours, wanted = got, expected.value
         if wanted.dtype == np.float64:

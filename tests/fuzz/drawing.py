@@ -19,7 +19,7 @@ from .run_node import NodeError, run_node
 Array = NDArray[Any]
 T = TypeVar("T")
 
-# Larger values lose what is next to them, and overflow in a few steps.
+# Larger values swallow small addends, and overflow after a few operators.
 LARGEST = 1e4
 MOST_ELEMENTS = 60_000
 OPSETS = (13, 15, 17, 18, 19, 20, 21, 22)
@@ -28,19 +28,19 @@ OVERFLOWING = ("Abs", "Add", "CumSum", "Mul", "Neg", "Pow", "ReduceSum", "Sub")
 
 
 class UnsuitableError(Exception):
-    """What was drawn is no valid node, or its values are of no use."""
+    """The drawn node is not valid, or its values are useless for a test."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the graph, and what it is for the feeds that were drawn.
+    """A value of the graph, with its content for the drawn feeds.
 
     Attributes
     ----------
     name : str
-        In the graph.
+        Name in the graph.
     array : numpy.ndarray
-        Its content.
+        Content.
     constant : bool
         Whether it is a weight.
     """
@@ -59,12 +59,12 @@ class Value:
 
 
 class Draw:
-    """A graph that grows, and the source of its choices.
+    """A graph that grows, and the random generator of its choices.
 
     Parameters
     ----------
     name : str
-        From which all choices follow.
+        Seed of all choices.
     wild : bool
         Whether values may be special: not finite, or large.
     """
@@ -81,60 +81,60 @@ class Draw:
         self._constants: dict[str, Array] = {}
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of them."""
+        """Returns one of the choices."""
         return self.rng.choice(choices)
 
     def chance(self, probability: float) -> bool:
-        """Whether something of that probability happens."""
+        """Returns True with this probability."""
         return self.rng.random() < probability
 
     def integer(self, first: int, last: int) -> int:
-        """A number between two, both included."""
+        """Returns an integer of [first, last]."""
         return self.rng.randint(first, last)
 
     def normal(self, *shape: int, scale: float = 1.0) -> Array:
-        """Numbers around 0."""
+        """Normally distributed numbers around 0."""
         return (self.numbers.standard_normal(shape) * scale).astype(np.float32)
 
     def input(self, array: ArrayLike) -> Value:
-        """An input of the model, and what is fed."""
+        """Adds an input of the model, with its feed."""
         value = Value(f"x{len(self.feeds)}", np.asarray(array))
         self.feeds[value.name] = value.array
         self.values.append(value)
         return value
 
     def constant(self, array: ArrayLike, dtype: Any = None) -> Value:
-        """A weight."""
+        """Adds a weight."""
         value = Value(f"c{len(self._constants)}", np.asarray(array, dtype), constant=True)
         self._constants[value.name] = value.array
         return value
 
     def either(self, array: ArrayLike, constant: float = 0.5) -> Value:
-        """A weight with that probability, else an input."""
+        """Adds a weight with this probability, else an input."""
         return self.constant(array) if self.chance(constant) else self.input(array)
 
     def integers(self, *numbers: int) -> Value:
-        """A constant vector of integers, such as axes."""
+        """Adds a constant vector of integers, such as axes."""
         return self.constant(np.array(numbers, np.int64))
 
     def node(self, op: str, *inputs: Value | None, domain: str = "", **attributes: Any) -> Value:
-        """A node with one output.
+        """Adds a node with one output.
 
         Raises
         ------
         UnsuitableError
-            If it is not valid, or gives values of no use.
+            If the node is not valid, or its values are useless for a test.
         """
         return self.several(op, 1, *inputs, domain=domain, **attributes)[0]
 
     def contrib(self, op: str, *inputs: Value | None, **attributes: Any) -> Value:
-        """A node of ONNX Runtime's own operators."""
+        """Adds a node of ONNX Runtime's contrib operators."""
         return self.node(op, *inputs, domain=CONTRIB, **attributes)
 
     def several(
         self, op: str, count: int, *inputs: Value | None, domain: str = "", **attributes: Any
     ) -> list[Value]:
-        """A node with several outputs."""
+        """Adds a node with several outputs."""
         names = [f"v{len(self.nodes)}_{place}" for place in range(count)]
         sources = ["" if each is None else each.name for each in inputs]
         node = helper.make_node(op, sources, names, domain=domain, **attributes)
@@ -160,7 +160,7 @@ class Draw:
         if self.wild:
             return
         if not result.size:
-            raise UnsuitableError(f"{op}: nothing is left")
+            raise UnsuitableError(f"{op}: the result is empty")
         if result.dtype.kind in "iub":
             return
         wide = np.abs(result.astype(np.float64))
@@ -168,9 +168,9 @@ class Draw:
             raise UnsuitableError(f"{op}: values are too large")
 
     def attempt(self, step: Callable[[], Value], instead: Value) -> Value:
-        """What a step gives; if it proves unsuitable, it leaves nothing behind.
+        """Returns the step's result, or removes its nodes and returns `instead` if it fails.
 
-        A step whose choices a shape leaves none of fails with what `random` and NumPy raise.
+        A step without any valid choice for a shape fails with an error of `random` or NumPy.
         """
         counts = len(self.nodes), len(self.values), list(self.feeds)
         constants = list(self._constants)
@@ -187,7 +187,7 @@ class Draw:
         self.outputs.extend(values)
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
-        """The model and its feeds; values that nobody reads are outputs, and some others."""
+        """The model and its feeds; unread values are outputs, and some other values."""
         read = {name for node in self.nodes for name in node.input}
         made = {name for node in self.nodes for name in node.output}
         wanted = {value.name for value in self.outputs}
@@ -218,7 +218,7 @@ class Draw:
 
 
 def _check_types(op: str, opset: int, arrays: Sequence[Array | None]) -> None:
-    """Refuses operands of types that an operator does not take: the reference takes most."""
+    """Raises if an operator does not allow the operands' types: onnx's reference allows most."""
     if not onnx.defs.has(op, opset):
         raise UnsuitableError(f"there is no {op} in opset {opset}")
     schema = onnx.defs.get_schema(op, opset)
@@ -237,7 +237,7 @@ def _check_types(op: str, opset: int, arrays: Sequence[Array | None]) -> None:
 def _overflows(
     node: onnx.NodeProto, arrays: Sequence[Array | None], opset: int, result: Array
 ) -> bool:
-    """Whether float64 gives something else by far: what overflows is off by 2^32 or 2^64."""
+    """Whether float64 gives a very different result: an overflow is off by 2^32 or 2^64."""
     if result.dtype.kind not in "iu" or result.itemsize < 4 or not result.size:
         return False
     axes = node.op_type in ("CumSum", "ReduceSum")
@@ -256,6 +256,6 @@ def described(name: str, array: Array) -> onnx.ValueInfoProto:
 
 
 def whole_model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
-    """A graph as a model."""
+    """Wraps a graph in a model."""
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)

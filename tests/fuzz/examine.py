@@ -1,4 +1,4 @@
-"""Runs one case: our results against the oracle, and against each other."""
+"""Runs one case: compares our results with the oracle, and with each other."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Array = NDArray[Any]
 
 
 class State(str, Enum):
-    """What became of a case. The last six are findings."""
+    """How a case ended; the last six states are findings."""
 
     OK = "ok"
-    REFUSED = "refused"  # by an error of ours that says why
-    DOUBTFUL = "doubtful"  # ONNX Runtime says what we say, and onnx's reference something else
-    UNJUDGED = "unjudged"  # nobody else computes it
+    REFUSED = "refused"  # our error states the reason
+    DOUBTFUL = "doubtful"  # our results are ONNX Runtime's, and not those of onnx's reference
+    UNJUDGED = "unjudged"  # no reference computes the graph
     WRONG = "wrong"
     DIFFERS = "differs"  # between two of our own programs
-    FAILED = "failed"  # by a CompileError: the model is valid
+    FAILED = "failed"  # a CompileError, although the model is valid
     UNTYPED = "untyped"
     CRASH = "crash"
     HANG = "hang"
@@ -49,16 +49,16 @@ FINDINGS = frozenset(
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The end of a case.
+    """The outcome of a case.
 
     Attributes
     ----------
     state : State
-        How it ended.
+        How the case ended.
     message : str
-        What is wrong, or why it was refused.
+        What is wrong, or why the case was refused.
     checks : int
-        How many metamorphic checks were done.
+        Number of metamorphic checks that ran.
     """
 
     state: State
@@ -67,12 +67,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def examine(case: Case) -> Outcome:
-    """Compiles, runs and compares."""
+    """Compiles and runs a case, and compares the results."""
     settings = case.settings
     try:
         oracle = Oracle(case.model, case.feeds, settings.precision, settings.fast_math)
         expected = oracle.outputs()
-    except (NodeError, ValueError) as error:  # nobody knows a node, or noise changes a shape
+    except (NodeError, ValueError) as error:  # no reference has a node, or noise changes a shape
         return Outcome(State.UNJUDGED, str(error))
     like = [oracle.plain[name] for name in names(case)]
     try:
@@ -87,7 +87,7 @@ def examine(case: Case) -> Outcome:
     except TvmHybridError as error:
         state = State.FAILED if isinstance(error, CompileError) else State.REFUSED
         return Outcome(state, f"{type(error).__name__}: {error}")
-    except Exception as error:  # whatever else escapes is a finding
+    except Exception as error:  # any other exception is a finding
         return Outcome(State.UNTYPED, _described(error))
     return Outcome(State.OK, checks=len(case.checks))
 
@@ -95,7 +95,7 @@ def examine(case: Case) -> Outcome:
 def _wrong(
     case: Case, results: Sequence[Array], expected: Sequence[Expected], like: Sequence[Array]
 ) -> Outcome | None:
-    """A wrong result, or one on which the others disagree."""
+    """The outcome of the first wrong result, or of one on which the references disagree."""
     found = [
         (place, text)
         for place, (got, wanted, other) in enumerate(zip(results, expected, like, strict=True))
@@ -115,7 +115,7 @@ def _wrong(
 
 
 def _as_runtime(got: Array, theirs: Array, expected: Expected) -> bool:
-    """Whether ours is ONNX Runtime's result, where it differs from what is expected."""
+    """Whether our result is ONNX Runtime's wherever it differs from the expected value."""
     if got.shape != theirs.shape or got.dtype != theirs.dtype:
         return False
     if got.shape != expected.value.shape:
@@ -128,7 +128,7 @@ def _as_runtime(got: Array, theirs: Array, expected: Expected) -> bool:
 
 
 def _described(error: Exception) -> str:
-    """The error, and where it comes from."""
+    """The error, and the file and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [each for each in frames if "tests/fuzz" not in each.filename]
     place = f"{ours[-1].filename.rsplit('/', 1)[-1]}:{ours[-1].name}" if ours else ""

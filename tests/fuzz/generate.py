@@ -1,4 +1,4 @@
-"""Makes a case of a kind and a seed."""
+"""Draws a case from a kind and a seed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .motifs import KINDS, WILD
 from .settings import draw_settings
 
 _MOST_DRAWS = 20
-# A check compiles once more, or several times.
+# Share of cases with a check: a check compiles once more, or several times.
 _CHECKED = 0.12
 
 
 def generate(kind: str, seed: int) -> Case:
-    """The same case for the same kind and seed, as long as the motifs are the same.
+    """Returns the case of a kind and a seed; it is fixed as long as the motifs do not change.
 
     Raises
     ------
     UnsuitableError
-        If nothing that was drawn will do.
+        If no attempt gave a suitable graph.
     """
     for number in range(_MOST_DRAWS):
         origin = f"{kind}/{seed}"
@@ -34,4 +34,4 @@ def generate(kind: str, seed: int) -> Case:
         rng = random.Random(f"{origin}/settings")
         checks = (rng.choice(list(CHECKS)),) if rng.random() < _CHECKED else ()
         return Case(model, feeds, draw_settings(rng), checks, origin)
-    raise UnsuitableError(f"{kind}/{seed}: nothing that was drawn will do")
+    raise UnsuitableError(f"{kind}/{seed}: no attempt gave a suitable graph")

@@ -1,4 +1,4 @@
-"""What must be alike without anybody saying what it is."""
+"""Compares programs and runs whose results must be equal, without knowing the right results."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Array = NDArray[Any]
 
 
 class DiffersError(Exception):
-    """Two results that must be alike are not."""
+    """Two results differ that must be equal."""
 
 
 def run_case(case: Case) -> list[Array]:
-    """Our results."""
+    """Our results of a case."""
     with session(case.model, case.settings) as opened:
         return list(opened.run(None, case.feeds))
 
 
 def levels_agree(case: Case, results: Sequence[Array], expected: Sequence[Expected]) -> None:
-    """Every level of fusion gives what is expected; where nothing rounds, the same bits."""
+    """Every level of fusion gives the expected values; where nothing rounds, equal bits."""
     for level in FUSION_LEVELS:
         if level == case.settings.fusion:
             continue
@@ -51,13 +51,13 @@ def levels_agree(case: Case, results: Sequence[Array], expected: Sequence[Expect
 
 
 def order_is_free(case: Case, results: Sequence[Array], _: Sequence[Expected]) -> None:
-    """Nodes in another order, with other names, give the same bits."""
+    """Nodes in another order, with other names, give equal bits."""
     other = permuted(case)
     _same_bits("in another order", names(case), run_case(other), results)
 
 
 def reloads(case: Case, results: Sequence[Array], _: Sequence[Expected]) -> None:
-    """The exported library, loaded again, gives the same bits."""
+    """The exported library, loaded again, gives equal bits."""
     with TemporaryDirectory() as folder, session(case.model, case.settings) as opened:
         path = Path(folder) / "model.so"
         opened.executable.export(path)
@@ -68,7 +68,7 @@ def reloads(case: Case, results: Sequence[Array], _: Sequence[Expected]) -> None
 def batch_is_two_runs(case: Case, results: Sequence[Array], _: Sequence[Expected]) -> None:
     """Twice the first dimension gives both halves' results, if the model treats it as a batch.
 
-    It does if the oracle says so of the same graph.
+    The model does if the oracle gives both halves' results for the doubled feeds.
     """
     if not case.feeds or any(not array.ndim for array in case.feeds.values()):
         return
@@ -99,12 +99,12 @@ CHECKS: dict[str, Callable[[Case, Sequence[Array], Sequence[Expected]], None]] =
 
 
 def names(case: Case) -> list[str]:
-    """The outputs'."""
+    """Names of the outputs."""
     return [each.name for each in case.model.graph.output]
 
 
 def permuted(case: Case) -> Case:
-    """The case with its nodes in another valid order, and other names for what they make."""
+    """The case with its nodes in another valid order, and other names for their results."""
     rng = random.Random(0)
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -130,7 +130,7 @@ def permuted(case: Case) -> Case:
 
 
 def twice(case: Case, second: dict[str, Array]) -> Case | None:
-    """The case with its feeds and others behind them; None if that means another thing."""
+    """The case with a second set of feeds concatenated; None if that changes the meaning."""
     feeds = {name: _joined([each, second[name]]) for name, each in case.feeds.items()}
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -153,12 +153,12 @@ def twice(case: Case, second: dict[str, Array]) -> Case | None:
 
 
 def _joined(parts: Sequence[Array]) -> Array:
-    """Parts behind each other; NumPy forgets what bfloat16 is unless it is told."""
+    """Concatenates arrays; NumPy loses the type bfloat16 without the explicit view."""
     return np.concatenate(parts, dtype=parts[0].dtype)
 
 
 def _alike(a: Array, b: Array) -> bool:
-    """Whether results mean the same; rounding may differ with the shape."""
+    """Whether results are close: rounding may differ with the shape."""
     if a.dtype.kind in "biu":
         return bool(np.array_equal(a, b))
     a, b = _wide(a), _wide(b)
@@ -175,7 +175,7 @@ def _same_bits(
 ) -> None:
     for name, mine, other in zip(each, got, wanted, strict=True):
         if mine.shape != other.shape or mine.dtype != other.dtype:
-            raise DiffersError(f"{how}, {name}: other shape or type")
+            raise DiffersError(f"{how}, {name}: shape or type differ")
         if mine.tobytes() != other.tobytes():
             count = int((mine != other).sum())
-            raise DiffersError(f"{how}, {name}: other bits, {count} of {mine.size} elements")
+            raise DiffersError(f"{how}, {name}: bits differ in {count} of {mine.size} elements")

@@ -1,4 +1,4 @@
-"""Operators by what they do to rounding errors."""
+"""Operators by their effect on rounding errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-# They move, choose or compare values, or compute with integers, and round nothing.
+# These move, choose or compare values, or compute with integers: they never round.
 EXACT = frozenset(
     [
         "Abs",
@@ -101,12 +101,12 @@ SUMS = PRODUCTS.union(
     ]
 )
 
-# Operators with products inside, whose operands `precision="bf16"` rounds too.
+# Operators that contain products, whose operands `precision="bf16"` rounds too.
 ROUNDED = PRODUCTS.union(
     ["Attention", "GroupQueryAttention", "GRU", "LSTM", "MatMulNBits", "MultiHeadAttention", "RNN"]
 )
 
-# They may give 0 for less than 2^-126: see docs/numerics.md.
+# These may give 0 for results below 2^-126: see docs/numerics.md.
 EXPONENTIALS = frozenset(
     [
         "Celu",
@@ -124,10 +124,11 @@ EXPONENTIALS = frozenset(
     ]
 )
 
-# A product that one of these reads may be fused with it, and be neither rounded nor overflow.
+# A product that one of these operators reads may be fused with it, and then be neither rounded nor
+# overflow.
 FUSING = frozenset(["Add", "Sub", "Sum"])
 
-# The sign of a zero that they give is that of the formula, however they are compiled.
+# The sign of their zeros follows the formula, however they are compiled.
 SIGNED = frozenset(
     [
         "Abs",
@@ -158,7 +159,7 @@ SIGNED = frozenset(
 
 
 def length(op: str, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> int:
-    """About how many terms a sum has."""
+    """Approximate number of terms in each sum."""
     first = shapes[0]
     if op in ("MatMul", "FusedMatMul"):
         return first[-1] if first else 1
@@ -174,12 +175,12 @@ def length(op: str, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> i
 
 
 def unit_roundoff(dtype: np.dtype) -> float:
-    """Half of the distance from 1 to the next number of a type."""
+    """Half the distance from 1 to a type's next number."""
     return {"float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(str(dtype), 2.0**-24)
 
 
 def growth(terms: int) -> float:
-    """By how much rounding errors of a sum grow with its length.
+    """Factor by which a sum's rounding errors grow with its length.
 
     The probabilistic bound: see `tvm_hybrid.bench.compare`.
     """

@@ -1,20 +1,20 @@
-"""What a model means, and how far rounding may carry each element of its outputs.
+"""The expected outputs of a model, and how far rounding may carry each element of them.
 
-The model is evaluated node by node in float64, once as it is and several times with noise: every
-operand and every result of an operator that rounds is multiplied by 1 + e, where |e| is at most
-`NOISE` unit roundoffs of the node's type; sums get noise in proportion to the sums of the absolute
-values, growing with the root of their length. This is Monte Carlo arithmetic
-(Parker, "Monte Carlo arithmetic", UCLA CSD-970002, 1997): how far noise carries a result shows how
-far the roundings of any order of computing it may. The largest distance that was seen is allowed,
-with the root mean square over the tensor for elements on which the noise happened to cancel.
+The model is evaluated node by node in float64, once without noise and several times with noise:
+every operand and every result of an operator that rounds is multiplied by 1 + e, where |e| is at
+most `NOISE` unit roundoffs of the node's type; sums get noise in proportion to the sums of the
+absolute values, growing with the root of their length. This is Monte Carlo arithmetic (Parker,
+"Monte Carlo arithmetic", UCLA CSD-970002, 1997): how far noise carries a result shows how far the
+roundings of any order of computation may carry it. The tolerance is the largest distance that was
+seen, plus the root mean square over the tensor for elements on which the noise happened to cancel.
 
-So operators that round nothing leave no room: what only moves, and integers, has to be equal. An
-integer that noise changes is next to a tie, and may differ; where operands are rounded to bfloat16,
-all bytes of a tensor may if noise changes one, since few passes find few of its ties. Half of the
-times, exponentials give 0 for what they may, and products that an addition reads do not overflow. A
-sum of finite terms that may overflow on the way, in another order or with a factor on its weights,
-is not compared, and neither is a result that float32, computed literally, takes further away than
-allowed.
+So operators that round nothing allow no difference: moved values and integers must be equal. An
+integer that noise changes is near a tie, and may differ. Where operands are rounded to bfloat16,
+all bytes of a tensor may differ if noise changes one, since few passes find few of its ties. In
+half of the passes, exponentials give 0 for tiny results, and products that an addition reads do not
+overflow. A sum of finite terms that may overflow on the way, in another order or with a factor on
+its weights, is not compared, nor is a result that float32, computed literally, carries beyond the
+tolerance.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from .run_node import run_node
 
 Array = NDArray[Any]
 
-# Some times more than any rounding: a few passes see less than the worst. Functions of
-# `microkernels.vector.vector_math` are off by up to 48.
+# Several times more than any rounding: a few passes do not meet the worst case. Functions of
+# `microkernels.vector.vector_math` are off by up to 48 unit roundoffs.
 NOISE = 64.0
 HALF_NOISE = 16.0  # in unit roundoffs of a 16-bit type
 PASSES = 6
-# Exponentials may give 0 for less than 2^-126, times a factor of theirs.
+# Exponentials may give 0 for results below 2^-126, which a factor of the exponential scales.
 FLUSHED = 104 * 2.0**-126
-# Of an operand that is rounded to bfloat16. What reads the same values may get them rounded, too:
-# see `relay_passes.bfloat16.bf16_precision`. So every value has this noise if one has.
+# Noise of operands rounded to bfloat16. Other readers of an operand may get it rounded too: see
+# `relay_passes.bfloat16.bf16_precision`. So all values have this noise if one operand has it.
 BF16_NOISE = 2.0**-6
-# Operators with parameters among the inputs that are no operands: after so many.
+# Operators whose inputs after the first few are parameters and no operands.
 PARAMETERS_AFTER = {"Resize": 1, "QuantizeLinear": 1, "DequantizeLinear": 1}
 # Accumulators are float32.
 _LARGEST_SUM = float(np.finfo(np.float32).max)
@@ -65,16 +65,16 @@ WINOGRAD_NOISE = {"off": 0.0, "default": 2e-4, "on": 8e-4}
 
 @dataclass(frozen=True)
 class Expected:
-    """One output.
+    """The expected value of one output.
 
     Attributes
     ----------
     value : numpy.ndarray
-        In the type of the output.
+        In the output's type.
     tolerance : numpy.ndarray
-        For each element; infinite for what is not compared.
+        For each element; infinite for elements that are not compared.
     signed : bool
-        Whether zeros have to have its signs.
+        Whether the signs of zeros must be equal.
     """
 
     value: Array
@@ -88,9 +88,9 @@ class Oracle:
     Parameters
     ----------
     model : onnx.ModelProto
-        Without graphs inside nodes.
+        A graph without subgraphs.
     feeds : mapping from str to numpy.ndarray
-        Its inputs.
+        The model's inputs.
     precision, fast_math : str
         As for `tvm_hybrid.compile`.
     """
@@ -130,7 +130,7 @@ class Oracle:
         return values
 
     def outputs(self) -> list[Expected]:
-        """What every output is expected to be."""
+        """The expected values of all outputs."""
         exact = self._wide(None)
         noisy, fused = (
             [self._wide(np.random.default_rng(seed), fused) for seed in range(start, PASSES, 2)]
@@ -187,7 +187,7 @@ class Oracle:
         return values
 
     def _is_half(self, name: str) -> bool:
-        """Whether a value is computed and has 16 bits: who reads it may get more of them."""
+        """Whether a value is computed and has 16 bits: its readers may get it with more bits."""
         return (
             bool(name)
             and name not in self._given
@@ -202,7 +202,7 @@ class Oracle:
         return _times_noise(array, self._bound(node), noise)
 
     def _bound(self, node: onnx.NodeProto) -> float:
-        """The relative noise of a node: that of the least exact type it touches."""
+        """The relative noise of a node: that of the least exact type of its inputs and outputs."""
         names = [name for name in (*node.input, *node.output) if name]
         kinds = [self.plain[name].dtype for name in names if name in self.plain]
         units = [unit_roundoff(kind) for kind in kinds if _is_float(kind)]
@@ -212,7 +212,7 @@ class Oracle:
     def _rounding(
         self, place: int, number: int, result: Array, noise: np.random.Generator
     ) -> Array:
-        """The noise of a result."""
+        """The noise to add to a result."""
         node = self._nodes[place]
         bound = self._bound(node)
         size = np.abs(result)
@@ -231,7 +231,7 @@ class Oracle:
             return amount * noise.uniform(-1, 1, result.shape)
 
     def _magnitude(self, place: int, number: int, result: Array) -> Array:
-        """What a sum is of the absolute values of its operands."""
+        """The sum of the absolute values of a sum's terms."""
         if place not in self._magnitudes:
             node = self._nodes[place]
             inputs = [_widened(self.plain[name]) if name else None for name in node.input]
@@ -257,7 +257,7 @@ def _widened(array: Array) -> Array:
 
 
 def _in_range(wide: Array, kind: np.dtype[Any]) -> Array:
-    """Values beyond a type's largest are infinities in it, and those next to 0 lose their bits."""
+    """Casts to a type's range: larger values become infinities; values near 0 lose their bits."""
     if kind == np.float64:
         return wide
     with np.errstate(all="ignore"):
@@ -290,12 +290,12 @@ def _expected(
         largest = _farthest(exact, noisy)
         finite = largest[np.isfinite(largest)]
         usual = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
-        if bf16:  # integers inside the model differ by whole steps, which is beyond their mean
+        if bf16:  # integers inside the model differ by whole steps, which their mean hides
             usual = max(2 * usual, float(finite.max(initial=0.0)))
         room = np.maximum(largest, _farthest(exact, fused)) + usual
         if usual:
             room = room + FLUSHED
-        # Rounding to the output's own type.
+        # Rounding to the output's type.
         rounding = unit_roundoff(kind) * np.abs(exact) if usual else 0.0
         room = room + np.where(np.isfinite(exact), rounding, 0.0)
         literal = plain.astype(np.float64)
@@ -305,7 +305,7 @@ def _expected(
 
 
 def _farthest(exact: Array, others: Sequence[Array]) -> Array:
-    """For each element the largest distance; infinite to a NaN."""
+    """The largest distance of each element; infinite to a NaN."""
     far = [np.where(_same(each, exact), 0.0, np.abs(each - exact)) for each in others]
     return np.max([np.where(np.isnan(each), np.inf, each) for each in far], axis=0)
 

@@ -1,7 +1,7 @@
-"""LSTM, GRU and RNN by their equations, in the precision of their inputs.
+"""LSTM, GRU and RNN by their equations, in the inputs' precision.
 
-onnx's reference knows neither activations nor clipping nor coupled gates, and ONNX Runtime has
-neither float64 nor the other layout. As in ONNX Runtime, `clip` bounds gates and not the memory.
+onnx's reference lacks activations, clipping and coupled gates, and ONNX Runtime lacks float64 and
+layout 1. As in ONNX Runtime, `clip` bounds the gates and not the cell state.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PARAMETERS = {"Affine": 2, "Elu": 1, "HardSigmoid": 2, "LeakyRelu": 1, "ScaledTa
 
 
 def recurrent_results(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> list[Array]:
-    """All outputs of a node, those without a name, too.
+    """All outputs of a node, including those without a name.
 
     Raises
     ------
     ValueError, IndexError
-        If shapes do not fit.
+        If the shapes do not fit.
     """
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     given = [*inputs, *[None] * (8 - len(inputs))]

@@ -1,6 +1,6 @@
-"""What one ONNX node computes: by onnx's reference, or by ONNX Runtime where that knows it not.
+"""Computes one ONNX node with onnx's reference, or with ONNX Runtime if onnx has no reference.
 
-Recurrent layers have a reference of their own.
+Recurrent layers have a separate reference.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ Array = NDArray[Any]
 
 
 class NodeError(Exception):
-    """Nobody computes a node."""
+    """No reference computes a node."""
 
 
 def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
-    """All outputs of a node.
+    """Computes all outputs of a node.
 
     Parameters
     ----------
     node : onnx.NodeProto
-        An operator of ONNX's, or of ONNX Runtime's own.
+        An operator of ONNX, or of ONNX Runtime.
     inputs : sequence of numpy.ndarray or None
-        None for inputs that are left out. Floats may be wider than the node's types.
+        None for missing inputs. Floats may be wider than the node's types.
     opset : int
         The version of ONNX's operators.
 
     Raises
     ------
     NodeError
-        If the node is not valid, or nobody knows it.
+        If the node is not valid, or no reference knows it.
     """
     given = {
         name: array for name, array in zip(node.input, inputs, strict=True) if array is not None
@@ -59,24 +59,24 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
                 raise NodeError(str(error)) from error
         try:
             results = _reference(text, _right_since(node, opset)).run(None, given)
-        except Exception:  # whatever NumPy raises, or no such operator
+        except Exception:  # any error of NumPy, or an operator that the reference lacks
             results = _by_runtime(text, given, opset)
     arrays = [np.asarray(result) for result in results]
-    if node.op_type == "GatherElements":  # the reference makes float32 of bfloat16
+    if node.op_type == "GatherElements":  # the reference turns bfloat16 into float32
         arrays = [arrays[0].astype(given[node.input[0]].dtype)]
-    if node.op_type == "PRelu":  # the reference multiplies 0 by the slope, which may be no number
+    if node.op_type == "PRelu":  # the reference multiplies 0 by the slope, which may be NaN
         x = given[node.input[0]]
         arrays = [np.where(x == 0, x, arrays[0]).astype(arrays[0].dtype)]
-    if node.op_type == "GlobalMaxPool":  # the reference knows images alone
+    if node.op_type == "GlobalMaxPool":  # the reference supports only images
         x = given[node.input[0]]
         arrays = [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
     if any(array.dtype.kind not in "biufV" for array in arrays):
-        raise NodeError("a result is no tensor of numbers")
+        raise NodeError("a result is not a numeric tensor")
     return arrays
 
 
 def _right_since(node: onnx.NodeProto, opset: int) -> int:
-    """The reference takes BatchNormalization before opset 14 for one that is being trained."""
+    """First opset with a correct reference: before opset 14 its BatchNormalization trains."""
     return max(opset, 14) if node.op_type == "BatchNormalization" else opset
 
 
@@ -99,7 +99,7 @@ def _model(
 
 
 def _by_runtime(text: bytes, given: dict[str, Array], opset: int) -> list[Array]:
-    """ONNX Runtime has no such operators of float64: it gets float32."""
+    """Runs a node with ONNX Runtime, which lacks such operators in float64: it gets float32."""
     narrow = {
         name: array.astype(np.float32) if array.dtype == np.float64 else array
         for name, array in given.items()

@@ -23,16 +23,16 @@ THREADS = (1, 2, 7, 53, 64, 128)
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What `tvm_hybrid.compile` is told.
+    """Arguments of `tvm_hybrid.compile`.
 
     Attributes
     ----------
     fusion, precision, fast_math : str
-        As there.
+        As for `tvm_hybrid.compile`.
     threads : int
-        Of one run.
+        Threads of one run.
     isa : str
-        Of the code: "host", or one that stand-ins run if this CPU lacks it.
+        Instruction set of the code: "host", or one that stand-ins run if this CPU lacks it.
     """
 
     fusion: str = "coarse"
@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def draw_settings(rng: random.Random) -> Settings:
-    """Mostly what users have; every value of every setting from time to time."""
+    """Draws mostly the users' usual settings, and sometimes any value of each setting."""
     names = [isa.name for isa in LADDER if can_run(isa.name)]
     return Settings(
         fusion=rng.choices(FUSION_LEVELS, (6, 2, 2))[0],
@@ -56,7 +56,7 @@ def draw_settings(rng: random.Random) -> Settings:
 
 @contextmanager
 def session(model: onnx.ModelProto, settings: Settings) -> Iterator[tvm_hybrid.InferenceSession]:
-    """The compiled model; within, this process passes for one with the instruction set."""
+    """The compiled model; within, this process pretends to have the instruction set."""
     options = {
         "fusion": settings.fusion,
         "precision": settings.precision,
@@ -65,7 +65,7 @@ def session(model: onnx.ModelProto, settings: Settings) -> Iterator[tvm_hybrid.I
         "records": [],
     }
     source = model.SerializeToString()
-    # More threads than a user may ask for here, to run what many cores would.
+    # More threads than this machine allows a user, to test many cores' chunks.
     with mock.patch.object(threads, "MOST_PER_CPU", max(THREADS)):
         if settings.isa == HOST:
             yield tvm_hybrid.InferenceSession(source, **options)

@@ -1,4 +1,4 @@
-"""Cuts a case to a small one that ends the same way."""
+"""Cuts a case to a small one that ends in an equal state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_TRIES = 120
 
 
 def shrink(case: Case, outcome: Outcome, examine: Callable[[Case], Outcome]) -> Case:
-    """A smaller case with the same kind of end; a crash stays a crash.
+    """Returns a smaller case that ends in an equal state; a crash stays a crash.
 
     Each try costs a compilation, so whole parts of the graph are cut before single nodes.
     """
@@ -42,7 +42,7 @@ def shrink(case: Case, outcome: Outcome, examine: Callable[[Case], Outcome]) -> 
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    """What to try next, the largest cuts first."""
+    """Candidates to try next, the largest cuts first."""
     try:
         values = Oracle(case.model, case.feeds).plain
     except NodeError:
@@ -62,7 +62,7 @@ def _fewer_outputs(case: Case) -> Iterator[Case]:
 
 
 def _cut_before(case: Case, values: dict[str, Array]) -> Iterator[Case]:
-    """Values become inputs; those late in the graph first."""
+    """Turns values into inputs, those late in the graph first."""
     for node in reversed(case.model.graph.node):
         for name in node.output:
             if name and name not in {each.name for each in case.model.graph.output}:
@@ -70,7 +70,7 @@ def _cut_before(case: Case, values: dict[str, Array]) -> Iterator[Case]:
 
 
 def _fed(case: Case, name: str, array: Array) -> Case:
-    """The case with a value as an input."""
+    """The case with a value fed as an input."""
     model = _copy(case.model)
     for node in model.graph.node:
         node.output[:] = ["" if each == name else each for each in node.output]
@@ -81,7 +81,7 @@ def _fed(case: Case, name: str, array: Array) -> Case:
 
 
 def _cut_behind(case: Case, values: dict[str, Array]) -> Iterator[Case]:
-    """An inner value becomes the only output; those early in the graph first."""
+    """Makes an inner value the only output, those early in the graph first."""
     outputs = {each.name for each in case.model.graph.output}
     for node in case.model.graph.node:
         for name in node.output:
@@ -90,7 +90,7 @@ def _cut_behind(case: Case, values: dict[str, Array]) -> Iterator[Case]:
 
 
 def _without_a_node(case: Case, values: dict[str, Array]) -> Iterator[Case]:
-    """An operand takes the place of a node's result."""
+    """Replaces a node's result by one of the node's operands."""
     outputs = {each.name for each in case.model.graph.output}
     for place, node in enumerate(case.model.graph.node):
         if len(node.output) != 1 or node.output[0] in {"", *outputs}:
@@ -118,7 +118,7 @@ def _plainer_settings(case: Case) -> Iterator[Case]:
 
 
 def _pruned(case: Case, outputs: list[onnx.ValueInfoProto]) -> Case:
-    """The case with these outputs, and nothing that they do not need."""
+    """The case with these outputs, and only the nodes and inputs that they need."""
     model = _copy(case.model)
     graph = model.graph
     needed = {each.name for each in outputs}
@@ -142,7 +142,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def text_of(case: Case) -> str:
-    """The graph as text, a line a node, for a report."""
+    """The graph as text, one node per line, for a report."""
     shapes = {each.name: numpy_helper.to_array(each) for each in case.model.graph.initializer}
     shapes.update(case.feeds)
     lines = [str(case.settings), *(f"check {check}" for check in case.checks)]

@@ -1,4 +1,4 @@
-"""What the fuzzer found once stays mended."""
+"""Cases that the fuzzer once found stay fixed."""
 
 from pathlib import Path
 

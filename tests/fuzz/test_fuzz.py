@@ -1,4 +1,4 @@
-"""Half a minute of the fuzzer, the same graphs every time; `make fuzz` draws new ones."""
+"""Half a minute of fuzzing with fixed seeds; `make fuzz` draws new graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def worker() -> Iterator[Worker]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_graphs(kind: str, worker: Worker) -> None:
-    """Every kind has its share; a message names the seed, for `tests.fuzz.generate`."""
+    """Every kind gets a share of the graphs; a message names the seed for `tests.fuzz.generate`."""
     found = []
     for seed in range(FIRST, FIRST + GRAPHS * TURNS.count(kind) // len(TURNS)):
         try:

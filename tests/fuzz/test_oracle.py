@@ -1,4 +1,4 @@
-"""The oracle leaves room for rounding, and for nothing else."""
+"""The oracle allows differences by rounding, and no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_any_order_of_a_sum_is_near_enough_and_a_wrong_sum_is_not() -> None:
     assert not difference(np.maximum(sums, 0), wanted, sums)
     without_one = np.maximum(sums - X[:, 5:6] * W[5], 0)
     assert "elements" in difference(without_one, wanted, sums)
-    # A hundred thousandth of the sums of absolute values is the order of magnitude.
+    # A hundred thousandth of the sums of absolute values is the expected order of magnitude.
     assert 0 < wanted.tolerance.max() < 1e-4 * (np.abs(X) @ np.abs(W)).max()
 
 
@@ -45,7 +45,7 @@ def test_bfloat16_has_more_room() -> None:
     assert rounded.mean() > 100 * usual.mean()
 
 
-def test_what_only_moves_has_to_be_equal() -> None:
+def test_moved_values_must_be_equal() -> None:
     g = OnnxBuilder()
     y = g.node("Transpose", g.node("Neg", g.input("x", X.shape)), perm=[1, 0])
     g.output(y, (64, 6))
@@ -81,7 +81,7 @@ def test_integers_may_differ_next_to_ties_alone() -> None:
     assert difference(right, wanted, right)
 
 
-def test_special_values_have_to_be_the_same() -> None:
+def test_special_values_must_be_equal() -> None:
     wanted = expected(product("Identity"))
     right = (X @ W).astype(np.float32)
     for value in (np.nan, np.inf):

@@ -1,4 +1,4 @@
-"""Cases are written and read, cut and permuted, and examined in a process that may end."""
+"""Cases are written and read, cut, permuted, and examined in a process that may end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that examines cases, and may crash or hang; the one who asks lives on."""
+"""Examines cases in a process that may crash or hang, without ending the caller."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from .case import Case
 from .examine import Outcome, State, examine
 
-# Seconds: the slowest graphs compile in ten on a busy machine.
+# Seconds: the slowest graphs take ten seconds to compile on a busy machine.
 LIMIT = 120.0
-# Code that was compiled stays in memory.
+# Compiled code stays in memory, so the process is renewed after this number of cases.
 MOST_CASES = 250
 
 
 class Worker:
-    """Examines cases one after the other, each in a process that is renewed when it ends."""
+    """Examines cases in turn, each in a process that is renewed when it ends."""
 
     def __init__(self, limit: float = LIMIT) -> None:
         self._limit = limit
@@ -39,7 +39,7 @@ class Worker:
         self._end()
 
     def examine(self, case: Case) -> Outcome:
-        """As `examine.examine`; a crash and a hang are outcomes too."""
+        """Examines as `examine.examine` does; a crash or a hang is an outcome too."""
         if self._process is None or self._done >= MOST_CASES:
             self._end()
             self.start()
@@ -58,7 +58,7 @@ class Worker:
             return Outcome(State.CRASH, f"the process ended with {code}")
 
     def kill(self) -> None:
-        """Ends the process, as a crash does."""
+        """Ends the process, as a crash would."""
         self._process.kill()
 
     def start(self) -> None:
@@ -80,8 +80,8 @@ class Worker:
 
 
 def _serve(pipe: Connection) -> None:
-    """The process: cases in, outcomes out."""
-    # Threads of pools that wait would take the CPU from those that work.
+    """Main loop of the process: receives cases, sends outcomes."""
+    # Waiting threads of pools would take the CPU from working ones.
     os.environ["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
     os.environ["TVM_HYBRID_RECORDS"] = "none"
     while True:

@@ -1,4 +1,4 @@
-"""The cases, what they expect, and whether a result is that."""
+"""Loads and runs the cases, and compares their results with the expected values."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ import tvm_hybrid
 
 PASSING = Path(__file__).with_name("passing.txt")
 # The expected values of bfloat16 and float16 are rounded, in some cases after every operator: four
-# roundings, each of half a unit in the last place on either side.
+# roundings, each of half a unit in the last place, of the expected value and of our result.
 NARROW_TOLERANCE = {"bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-10}
 
-# What these cases expect was computed in float32 and has errors where zeros are exact: twelve
-# roundings, on the way there and back, of values up to 99.
+# The expected values of these cases were computed in float32, with errors where exact values are
+# zeros: twelve roundings of values up to 99 in the transform and its inverse.
 ROUNDED = dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"), 12 * 2.0**-24 * 99)
-# Operators whose results the cases drew with NumPy's generator: no other one draws the same.
+# The cases drew these operators' results with NumPy's generator; no other generator draws them.
 RANDOM = frozenset({"Bernoulli", "RandomUniformLike"})
 
 
 @functools.cache
 def all_cases() -> dict[str, TestCase]:
-    """The cases by name. Making them takes some 15 s."""
+    """The cases by name; building them takes some 15 s."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the references, about NaN and overflow
+        warnings.simplefilter("ignore")  # the references warn of NaN and overflow
         from onnx.backend.test.loader import load_node_model_tests
 
         return {case.name: case for case in load_node_model_tests()}
 
 
 def passing() -> tuple[str, list[str]]:
-    """The version of `onnx` that the list is made for, and the names in it."""
+    """The version of `onnx` that `passing.txt` is for, and the cases in it."""
     version, *names = PASSING.read_text().split()
     return version, names
 
@@ -55,13 +55,13 @@ def run(case: TestCase) -> None:
     """
     assert case.model is not None
     assert case.data_sets
-    # One thread: a case is too small for more, and compiles faster.
+    # One thread: a case is too small for more threads, and compiles faster.
     session = tvm_hybrid.InferenceSession(case.model, num_threads=1)
     hold(case, lambda feeds: session.run(None, feeds))
 
 
 def hold(case: TestCase, run_model: Callable[[dict[str, Any]], list[Any]]) -> None:
-    """Holds what a function gives for the inputs of a case against what the case expects."""
+    """Checks a function's results for a case's inputs against the case's expected values."""
     names = [item.name for item in case.model.graph.input]
     random = any(node.op_type in RANDOM for node in case.model.graph.node)
     for inputs, outputs in case.data_sets:
@@ -83,14 +83,14 @@ def hold(case: TestCase, run_model: Callable[[dict[str, Any]], list[Any]]) -> No
 
 
 def value_of(given: Any) -> Any:
-    """An array as arrays are; also those that cases write as a TensorProto or as one number."""
+    """Converts a case's value to an array; cases also store a TensorProto or a number."""
     if isinstance(given, onnx.TensorProto):
         return numpy_helper.to_array(given)
     return given if given is None or isinstance(given, list) else np.asarray(given)
 
 
 def compare(result: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> None:
-    """Holds a result against what is expected: integers to the bit, floats as the case says."""
+    """Compares a result with the expected value: integers exactly, floats within the tolerance."""
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
     if expected.dtype.kind in "biu":
         np.testing.assert_array_equal(result, expected)

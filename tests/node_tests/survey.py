@@ -1,4 +1,4 @@
-"""Runs every case and writes down what passes, and what is refused and why."""
+"""Runs every case and writes which cases pass, and why the others are refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NAMES = re.compile(r" that makes '[^']*'| ?'[^']*'| ?\([^()]*(?:\([^()]*\)[^()]
 
 
 def refused() -> dict[str, str]:
-    """The names of the cases that are refused, and why."""
+    """The reason of each refused case, by name."""
     return dict(line.split(": ", 1) for line in REFUSED.read_text().splitlines())
 
 
 def survey() -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Runs all cases: names that pass, names that are refused and why, names that fail and how."""
+    """Runs all cases: names of passing ones, reasons of refused ones, errors of failing ones."""
     passed, refusals, failed = [], {}, {}
     for name, case in sorted(all_cases().items()):
         try:
@@ -33,19 +33,19 @@ def survey() -> tuple[list[str], dict[str, str], dict[str, str]]:
             passed.append(name)
         except TvmHybridError as error:
             refusals[name] = reason(str(error))
-        except Exception as error:  # whatever it is, it is to be mended
+        except Exception as error:  # any other error is a bug
             failed[name] = f"{type(error).__name__}: {error}"
     return passed, refusals, failed
 
 
 def reason(message: str) -> str:
-    """An error message's first line without the names of the model."""
+    """An error message's first line without names of the model."""
     line = message.strip().splitlines()[0]
     return _NAMES.sub("", _NODE.sub("", line))[:120].strip()
 
 
 def page(passed: list[str], refusals: dict[str, str]) -> str:
-    """The page as Markdown."""
+    """The Markdown text of docs/onnx_node_tests.md."""
     operators = defaultdict(set)
     for name, why in refusals.items():
         model = all_cases()[name].model
@@ -76,12 +76,12 @@ def page(passed: list[str], refusals: dict[str, str]) -> str:
 
 
 def write() -> None:
-    """Writes the lists and the page; a failing case is printed, and nothing is written.
+    """Writes the lists and the page; if a case fails, prints it and writes nothing.
 
     Raises
     ------
     click.ClickException
-        If a case is wrong, or ends in an error without a type.
+        If a case gives a wrong result, or an error without a type.
     """
     passed, refusals, failed = survey()
     for name, how in failed.items():

@@ -1,4 +1,4 @@
-"""Every case that passes goes on passing; every other one is refused by a typed error."""
+"""Every passing case keeps passing; a typed error refuses every other case."""
 
 import onnx
 import pytest
@@ -13,14 +13,14 @@ from .cases import all_cases, hold, passing, run
 from .survey import REFUSED, refused
 
 VERSION, PASSING = passing()
-# Cases of operators that are written as the nodes which define them.
+# Cases whose operators are expanded into the nodes that define them.
 EXPANDED = [name for name in PASSING if name.endswith("_expanded")]
 
 NOT_BY_NUMPY = {"Loop", "Scan", "Scatter"}
 
 
 def skip_unless_known(name: str) -> None:
-    """Another version of onnx has other cases."""
+    """Skips a case that this version of onnx does not have."""
     if onnx.__version__ != VERSION and name not in all_cases():
         pytest.skip(f"onnx {onnx.__version__} has no such case")
 
@@ -50,7 +50,7 @@ def test_is_refused(name: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", PASSING)
 def test_numpy_answers(name: str) -> None:
-    """What a session answers by while its program is compiled; a typed error where it cannot."""
+    """NumPy answers as sessions do until their program is compiled, or raises a typed error."""
     skip_unless_known(name)
     case = all_cases()[name]
     if ModelSurface.of(case.model).has_sequences:
@@ -67,6 +67,6 @@ def test_numpy_answers(name: str) -> None:
 
 @pytest.mark.slow
 def test_lists_are_whole() -> None:
-    """Each case is in one of the lists, and in one only."""
+    """Each case is in exactly one of the lists."""
     skip_unless_known("")
     assert sorted([*PASSING, *refused()]) == sorted(all_cases()), f"see {REFUSED}"

@@ -61,8 +61,8 @@ CVTNE2PS2BF16 = _NARROW_HELPER + function(
 """,
 )
 
-# Subnormal operands are zeros, subnormal results too. A result is subnormal if it is one before its
-# exponent is limited: 2^64 times the sum, rounded, tells.
+# Subnormal operands and results become zeros. A result is subnormal if it is below 2^-126 with an
+# unlimited exponent: the rounded sum times 2^64 shows that.
 _FLUSH_HELPERS = (
     function(
         FLOATS,
@@ -100,7 +100,7 @@ declare {FLOATS} @llvm.fma.v16f32({FLOATS}, {FLOATS}, {FLOATS})
 
 
 def _halves(name: str) -> str:
-    """The bfloat16 numbers of a vector as f32: the odd ones and the even ones, flushed."""
+    """A vector's bfloat16 numbers as f32: the odd and the even ones, flushed."""
     return f"""
   %{name}_words = bitcast <32 x bfloat> %{name} to {WORDS}
   %{name}_up = shl {WORDS} %{name}_words, splat (i32 16)
@@ -111,7 +111,7 @@ def _halves(name: str) -> str:
   %{name}_odd = call {FLOATS} @{PREFIX}flushed({FLOATS} %{name}_odd_raw)"""
 
 
-# Two fused multiply-adds, that of the odd elements first.
+# Two fused multiply-adds: first of the odd elements.
 DPBF16PS = _FLUSH_HELPERS + function(
     FLOATS,
     "llvm.x86.avx512bf16.dpbf16ps.512",

@@ -1,10 +1,10 @@
-"""Machine code for targets that this CPU is not, made of stand-ins.
+"""Machine code for targets with features that this CPU lacks, made of stand-ins.
 
     with stand_ins():
         kernel = tvm.compile(function, target={"kind": "llvm", "mcpu": "cooperlake"})["kernel"]
 
-A target all of whose features this CPU has is compiled as it is. AMX instructions stay what they
-are: `tests/amx_emulator` executes them.
+A target is compiled unchanged if this CPU has all its features. AMX instructions stay as they are:
+`tests/amx_emulator` executes them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .rewriting import with_meanings
 _CODE_GENERATOR = "target.build.llvm"
 _generate = tvm.get_global_func(_CODE_GENERATOR)
 
-# What this CPU has, whatever a test pretends. Read once, before AMX is emulated.
+# This CPU's features, whatever a test pretends. Read once, before AMX is emulated.
 PRESENT = frozenset(FEATURES).difference(missing_on_host(tuple(FEATURES)))
 
 
 def lacks(target: Target) -> list[str]:
-    """Features that code for a target may use and this CPU does not have, AMX apart."""
+    """Features, except AMX, that code for a target may use and this CPU lacks."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     return [
         name
@@ -41,18 +41,18 @@ def lacks(target: Target) -> list[str]:
 
 
 def target_here(target: Target) -> Target:
-    """A target with what this CPU has of another's features, and with all its AMX."""
+    """A target with the features of another one that this CPU has, and with all AMX features."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     missing = lacks(target)
     kept = [f"+{name}" for name in FEATURES if name in features and name not in missing]
     described = json.loads(str(target))
     described.pop("tag", None)
-    # The plainest CPU: LLVM renames no tiles for it, and adds no features of its own.
+    # The plainest CPU: LLVM renames no tiles for it, and adds no features.
     return Target({**described, "mcpu": "x86-64", "mattr": kept})
 
 
 def stand_ins() -> AbstractContextManager[None]:
-    """Within, code for targets with features that this CPU lacks is made of stand-ins."""
+    """Within, code for targets with features that this CPU lacks uses stand-ins."""
 
     def generate(mod: IRModule, target: Target) -> Any:
         if not lacks(target):
@@ -64,7 +64,7 @@ def stand_ins() -> AbstractContextManager[None]:
 
 
 def unchecked() -> AbstractContextManager[None]:
-    """Within, kernels do not check their arguments; the code for that takes longer than theirs."""
+    """Within, kernels do not check their arguments: the checks take longer than the kernels."""
     before = tvm.get_global_func(_CODE_GENERATOR)
 
     def generate(mod: IRModule, target: Target) -> Any:

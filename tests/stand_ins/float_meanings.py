@@ -1,4 +1,4 @@
-"""Scaling by a power of two, and the conversion to integers."""
+"""Scaling by a power of two, and conversion to integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .llvm_ir import (
     function,
 )
 
-# The double's exponent holds every power that matters, so that the product is rounded once.
+# A double's exponent holds every power that matters, so that the product is rounded once.
 SCALEF = (
     function(
         FLOATS,
@@ -70,7 +70,7 @@ declare {FLOATS} @llvm.copysign.v16f32({FLOATS}, {FLOATS})
 """
 )
 
-# The rounding: 4 is that of MXCSR, to nearest even; 8 to 11 are written in the instruction.
+# Rounding mode: 4 is MXCSR's, to nearest even; 8 to 11 are encoded in the instruction.
 CVTPS2DQ = function(
     WORDS,
     "llvm.x86.avx512.mask.cvtps2dq.512",

@@ -6,7 +6,7 @@ from .llvm_ir import WORDS, constant, function
 
 
 def _products_of_bytes(lanes: int) -> str:
-    """%even16 and %odd16: products of u8 and s8 in every second byte; they fit 16 bits."""
+    """%even16 and %odd16: products of the even and odd bytes, u8 times s8; they fit 16 bits."""
     half = f"<{lanes} x i16>"
     return f"""
   %a16 = bitcast <{2 * lanes} x i8> %a to {half}
@@ -21,7 +21,7 @@ def _products_of_bytes(lanes: int) -> str:
 
 
 def vpdpbusd(lanes: int) -> str:
-    """Sums of four products of u8 and s8, modulo 2^32; a product fits 16 bits."""
+    """Sums of four products of u8 and s8, modulo 2^32; each product fits 16 bits."""
     words, half = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
     body = f"""{_products_of_bytes(2 * lanes)}
   %even = bitcast {half} %even16 to {words}
@@ -63,7 +63,7 @@ def pmaddwd() -> str:
 
 
 def pmaddubsw() -> str:
-    """Sums of two products of u8 and s8, saturated to 16 bits; a product fits them."""
+    """Sums of two products of u8 and s8, saturated to 16 bits; each product fits 16 bits."""
     half = "<32 x i16>"
     body = f"""{_products_of_bytes(32)}
   %sum = call {half} @llvm.sadd.sat.v32i16({half} %even16, {half} %odd16)
@@ -74,7 +74,7 @@ def pmaddubsw() -> str:
 
 
 def pack(name: str, lanes: int, bits: int, least: int, most: int) -> str:
-    """Saturates two vectors to half the width; 128 bits of each follow each other by turns."""
+    """Saturates two vectors to half the width; their 128-bit parts alternate in the result."""
     wide, narrow = f"<{lanes} x i{bits}>", f"<{lanes} x i{bits // 2}>"
     result = f"<{2 * lanes} x i{bits // 2}>"
     group = 128 // bits
@@ -106,7 +106,7 @@ def pack(name: str, lanes: int, bits: int, least: int, most: int) -> str:
 
 
 def permute(name: str, lanes: int, element: str, tables: int) -> str:
-    """Picks each lane out of one or two vectors by the low bits of an index."""
+    """Picks each lane from one or two vectors by the low bits of an index."""
     vector, table = f"<{lanes} x {element}>", f"<{tables * lanes} x {element}>"
     index = {"float": "i32"}.get(element, element)
     indices = f"<{lanes} x {index}>"

@@ -1,7 +1,7 @@
-"""What the instructions compute, written with NumPy after Intel's manual, volume 2.
+"""The instructions' results in NumPy, after Intel's manual, volume 2.
 
-Lanes are the elements of one-dimensional arrays; floats come and go as their bits. An instruction
-that the project does not use in some form (a mask, a rounding) is written for the others.
+Lanes are the elements of one-dimensional arrays; floats are passed as their bits. A form of an
+instruction that the project does not use (a mask, a rounding) is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pmaddubsw(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def pack(a: np.ndarray, b: np.ndarray, dtype: str) -> np.ndarray:
-    """VPACKSSDW, VPACKSSWB, VPACKUSWB: 128 bits of a, then of b, saturated, and so on."""
+    """VPACKSSDW, VPACKSSWB, VPACKUSWB: 128 saturated bits of a, 128 of b, and so on."""
     group = 16 // a.itemsize
     both = np.stack([a.reshape(-1, group), b.reshape(-1, group)], axis=1)
     ends = np.iinfo(dtype)
@@ -40,13 +40,13 @@ def pack(a: np.ndarray, b: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def permute(index: np.ndarray, *tables: np.ndarray) -> np.ndarray:
-    """VPERMD, VPERMPS, VPERMI2D, VPERMI2W: lanes of one table or two by the index's low bits."""
+    """VPERMD, VPERMPS, VPERMI2D, VPERMI2W: lanes of one or two tables by the index's low bits."""
     table = np.concatenate(tables)
     return table[index.astype(np.int64) & (table.size - 1)]
 
 
 def scalef(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """VSCALEFPS: a * 2^floor(b), rounded once; Intel's table of special cases."""
+    """VSCALEFPS: a * 2^floor(b), rounded once, with Intel's table of special cases."""
     return np.array([_scaled(x, y) for x, y in zip(a, b, strict=True)], np.uint32)
 
 
@@ -71,7 +71,7 @@ def _scaled(a: np.uint32, b: np.uint32) -> np.uint32:
 
 
 def cvtps2dq(x: np.ndarray, rounding: int) -> np.ndarray:
-    """VCVTPS2DQ: integers, rounded; the integer indefinite where int32 does not hold them."""
+    """VCVTPS2DQ: rounded integers; the integer indefinite for values beyond int32."""
     with np.errstate(invalid="ignore"):
         rounded = _ROUNDINGS[rounding](x.view(np.float32).astype(np.float64))
         fits = (rounded >= -(2.0**31)) & (rounded < 2.0**31)
@@ -79,7 +79,7 @@ def cvtps2dq(x: np.ndarray, rounding: int) -> np.ndarray:
 
 
 def cvtneps2bf16(x: np.ndarray) -> np.ndarray:
-    """VCVTNEPS2BF16: rounds to nearest even; denormals become zeros, NaNs quiet ones."""
+    """VCVTNEPS2BF16: rounds to nearest even; denormals become zeros, NaNs become quiet."""
     return np.array([_bfloat16(int(bits)) for bits in x], np.uint16)
 
 
@@ -93,12 +93,12 @@ def _bfloat16(bits: int) -> int:
 
 
 def cvtne2ps2bf16(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """VCVTNE2PS2BF16: the second source goes to the lower half."""
+    """VCVTNE2PS2BF16: the second source becomes the lower half."""
     return np.concatenate([cvtneps2bf16(low), cvtneps2bf16(high)])
 
 
 def dpbf16ps(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """VDPBF16PS: two fused multiply-adds, first of odd elements, then of even ones.
+    """VDPBF16PS: two fused multiply-adds, first of the odd elements, then of the even ones.
 
     Each rounds to nearest even; denormal operands and results are zeros.
     """
@@ -118,7 +118,7 @@ def _flushed(values: np.ndarray) -> np.ndarray:
 
 
 def _to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x + y in float64, rounded to odd: rounding it once more is as good as rounding once."""
+    """x + y in float64, rounded to odd: rounding it again equals rounding x + y once."""
     total = x + y
     part = total - x
     error = (x - (total - part)) + (y - part)  # Knuth's TwoSum: total + error = x + y
@@ -129,7 +129,7 @@ def _to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """To float32; flushed if the result with an exponent of any size is below the normal range."""
+    """Rounds to float32; flushes results below the normal range with an unlimited exponent."""
     scaled = (values * 2.0**64).astype(np.float32)
     tiny = np.abs(scaled) < np.float32(SMALLEST_NORMAL * 2.0**64)
     rounded = values.astype(np.float32).astype(np.float64)

@@ -1,6 +1,6 @@
-"""Which instruction sets a test ran, and how: on the CPU itself, by stand-ins, or not at all.
+"""Which instruction sets a test ran, and how: on the CPU, by stand-ins, or not at all.
 
-A test for AMX is one by stand-in where tiles are emulated.
+A test for AMX counts as run by stand-ins if tiles are emulated.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _noted: set[tuple[str, str]] = set()
 
 
 def substitute_of(isa: str) -> str:
-    """The instruction set whose target stands for another's on this CPU; itself, but for one.
+    """The instruction set whose target stands for another one on this CPU, mostly itself.
 
-    A CPU without AVX-VNNI may have AVX-512 VNNI, and so the same instruction in another encoding.
+    A CPU without AVX-VNNI may have AVX-512 VNNI: the same instruction in another encoding.
     """
     if isa == "avx2_vnni" and not _has(isa) and _has("avx512_vnni"):
         return "avx512_vnni"
@@ -32,14 +32,14 @@ def _has(isa: str) -> bool:
 
 
 def runs_itself(isa: str) -> bool:
-    """Whether this CPU executes an instruction set's code without help."""
+    """Whether this CPU executes an instruction set's code without stand-ins."""
     return _has(substitute_of(isa))
 
 
 def can_run(isa: str) -> bool:
-    """Whether this CPU executes an ISA's code, by stand-ins or without: those need AVX2.
+    """Whether this CPU executes an ISA's code, directly or by stand-ins, which need AVX2.
 
-    Nothing is emulated on a CPU that has AMX, also where it has no tiles for fp16.
+    A CPU with AMX emulates nothing, even if its AMX has no fp16 tiles.
     """
     if isa == "amx_fp16" and _has("amx") and not _has(isa):
         return False
@@ -47,24 +47,24 @@ def can_run(isa: str) -> bool:
 
 
 def note(isa: str) -> None:
-    """The test that runs now runs code of an instruction set."""
+    """Notes that the current test runs code of an instruction set."""
     _noted.add((isa, NATIVE if runs_itself(isa) else STAND_IN))
 
 
 def note_skipped(isa: str) -> None:
-    """The test that would run now cannot, for lack of an instruction set."""
+    """Notes that the current test is skipped for lack of an instruction set."""
     _noted.add((isa, NOT_RUN))
 
 
 def taken() -> list[list[str]]:
-    """What was noted since the last call: pairs of an instruction set and a way."""
+    """Notes since the last call: pairs of an instruction set and a way."""
     found = sorted(map(list, _noted))
     _noted.clear()
     return found
 
 
 def table(tests: Iterable[Iterable[Iterable[str]]]) -> list[str]:
-    """Lines that say how many tests ran each instruction set in each way.
+    """Lines with the number of tests per instruction set and way.
 
     Parameters
     ----------

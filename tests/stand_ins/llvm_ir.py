@@ -1,4 +1,4 @@
-"""Functions of LLVM IR, and how it writes vectors and numbers."""
+"""Functions, vectors and numbers as LLVM IR text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PREFIX = "stand_in."
 
 FLOATS, WORDS, BITS = "<16 x float>", "<16 x i32>", "<16 x i1>"
 
-# Numbers of type float are written as the bits of a double.
+# LLVM IR writes numbers of type float as the bits of a double.
 INFINITY = "0x7FF0000000000000"
 MINUS_INFINITY = "0xFFF0000000000000"
 NAN = "0x7FF8000000000000"
@@ -20,7 +20,7 @@ TWO_TO_MINUS_62 = "0x3C10000000000000"
 
 
 def function(result: str, name: str, parameters: str, body: str) -> str:
-    """A function that stands for an intrinsic, or helps one that does; it is always inlined."""
+    """A function that replaces an intrinsic, or a helper of one; it is always inlined."""
     return (
         f"define linkonce_odr hidden {result} @{PREFIX}{name}({parameters})"
         f" alwaysinline nounwind {{\n{body}}}\n"

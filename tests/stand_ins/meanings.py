@@ -1,8 +1,8 @@
-"""What x86 instructions compute, in LLVM IR that every CPU runs: Intel's manual, volume 2.
+"""Results of x86 instructions in LLVM IR that every CPU runs, after Intel's manual, volume 2.
 
-Every meaning is a function of the same signature as the intrinsic, with the same bits as result.
-Two things are left out, because no kernel depends on them: the payload of a NaN that comes out of
-arithmetic, and the flags of MXCSR. MXCSR is taken as it is when a process starts.
+Every meaning is a function with the intrinsic's signature and bit-equal results. Two details are
+left out, because no kernel depends on them: the payload of a NaN from arithmetic, and the flags of
+MXCSR. MXCSR has the value that it has when a process starts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .integer_meanings import pack, permute, pmaddubsw, pmaddwd, vpdpbusd
 
 @dataclass(frozen=True)
 class Meaning:
-    """One intrinsic.
+    """The meaning of one intrinsic.
 
     Attributes
     ----------
     features : tuple of str
         LLVM features that a CPU needs for the instruction.
     text : str
-        LLVM IR: a function called `PREFIX` and the intrinsic's name, and what it needs.
+        LLVM IR: a function named `PREFIX` and the intrinsic's name, and its helpers.
     """
 
     features: tuple[str, ...]

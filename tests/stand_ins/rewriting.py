@@ -1,4 +1,4 @@
-"""Puts meanings in the place of intrinsics that a CPU lacks, in kernels that are lowered.
+"""Replaces intrinsics that a CPU lacks by their meanings, in lowered kernels.
 
 Before, for a CPU without AVX-512 VNNI
 
@@ -9,7 +9,7 @@ After
     T.attr(0, "pragma_import_llvm", "define ... @stand_in.llvm.x86.avx512.vpdpbusd.512 ...")
     c[...] = T.call_pure_extern("int32x16", "stand_in.llvm.x86.avx512.vpdpbusd.512", c[...], a, b)
 
-LLVM IR that kernels import calls the same functions.
+LLVM IR that kernels import calls these functions too.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _EXTERN = ir.Op.get("tirx.call_pure_extern")
 _NAME = re.compile(r"@(llvm\.x86\.[\w.]+)")
 
 
-# AVX2's and AMX's stay: CPUs have the one, an emulator executes the other.
+# AVX2's and AMX's intrinsics stay: every CPU has AVX2, and an emulator executes AMX.
 _REPLACED = "llvm.x86.avx512"
 
 
 def lacking(names: Iterable[str], present: frozenset[str]) -> list[str]:
-    """Those of the intrinsics that a CPU with these features cannot execute.
+    """The intrinsics that a CPU with these features cannot execute.
 
     Raises
     ------
     NotImplementedError
-        If one has no meaning; LLVM would end the process.
+        If an intrinsic has no meaning; LLVM would end the process.
     """
     found = [name for name in names if name.startswith(_REPLACED)]
     for name in found:
@@ -53,16 +53,16 @@ def lacking(names: Iterable[str], present: frozenset[str]) -> list[str]:
 
 
 def with_meanings(mod: IRModule, target: Target, present: frozenset[str]) -> IRModule:
-    """The module with the meaning of every intrinsic that a CPU lacks.
+    """Adds the meaning of every intrinsic that a CPU lacks, and calls it.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        Kernels as they go to code generation.
+        Kernels at the start of code generation.
     target : tvm.target.Target
-        What they are to be compiled for.
+        The target to compile for.
     present : frozenset of str
-        LLVM features of the CPU.
+        The CPU's LLVM features.
     """
     functions = {
         gvar: _rewritten(function, target, present)
@@ -99,7 +99,7 @@ def _rewritten(function: tirx.PrimFunc, target: Target, present: frozenset[str])
 
 
 def imported_text(text: str, present: frozenset[str]) -> str:
-    """LLVM IR that calls meanings instead of intrinsics that a CPU lacks."""
+    """Rewrites LLVM IR to call meanings instead of intrinsics that a CPU lacks."""
     names = lacking(dict.fromkeys(_NAME.findall(text)), present)
     for name in names:
         intrinsic = re.escape(f"@{name}")
@@ -109,6 +109,6 @@ def imported_text(text: str, present: frozenset[str]) -> str:
 
 
 def _once(text: str) -> str:
-    """LLVM IR in which helpers that several meanings bring are defined once."""
+    """LLVM IR with each helper defined once, although several meanings contain it."""
     parts = re.split(r"^(?=define|declare)", text, flags=re.MULTILINE)
     return "".join(dict.fromkeys(parts))

@@ -1,4 +1,4 @@
-"""Code of an ISA to run here, whatever this CPU is: one kernel, or all that a test compiles."""
+"""Runs code of any ISA on this CPU: one kernel, or all that a test compiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .isas_run import can_run, note, note_skipped, substitute_of
 
 
 def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
-    """What `tvm.compile` makes of kernels for an ISA, by stand-ins where this CPU lacks it.
+    """Compiles kernels for an ISA, with stand-ins if this CPU lacks it.
 
     TVM's passes are those of production. The kernels do not check their arguments.
     """
@@ -39,9 +39,9 @@ def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
 
 @contextmanager
 def made_for(isa: str) -> Iterator[None]:
-    """Within, what is compiled for an ISA's targets runs here; or the test is skipped.
+    """Within, code compiled for an ISA's targets runs here; skips the test if that is impossible.
 
-    AMX is emulated from then on where it is missing.
+    If AMX is missing, it is emulated from then on.
     """
     if not can_run(isa):
         note_skipped(isa)
@@ -55,9 +55,9 @@ def made_for(isa: str) -> Iterator[None]:
 
 @contextmanager
 def pretending(isa: str) -> Iterator[None]:
-    """Within, this process takes the CPU for one with an ISA, and compiles by stand-ins.
+    """Within, this process pretends that the CPU has an ISA, and compiles with stand-ins.
 
-    What is compiled says that it needs what stand-ins need: no more than this CPU has.
+    Compiled libraries require only the features that the stand-ins require: those of this CPU.
     """
     features = isa_module.cpu_features().union(isa_named(isa).features)
 

@@ -1,18 +1,18 @@
-"""Which tests are left to `make test-all`, because others like them run.
+"""Chooses the tests that only `make test-all` runs, because similar tests run.
 
-Of each test marked `sampled` every eighth set of parameters stays, for each instruction set by
-itself, beginning with another one from test to test and from day to day. So it is with each test of
-code for instruction sets that the CPU lacks, all of these together: code by stand-ins compiles and
-runs more slowly. But tests of microkernels stay, where a parameter is a kernel, and those of the
-AMX emulator, which are quick.
+Of each test marked `sampled` every eighth set of parameters runs, separately for each instruction
+set; the first one differs between tests and between days. The rule applies also to each test of
+code for instruction sets that the CPU lacks, with all these sets together: code by stand-ins
+compiles and runs more slowly. Exempt are tests of microkernels, where a parameter is a kernel, and
+those of the AMX emulator, which are quick.
 
 A file of templates runs many tests for each instruction set, its parameter `isa`. Every third one
-stays, another one from test to test and from day to day, so that each file still runs each of its
-instruction sets.
+runs, with another start per test and day, so that each file still runs all its instruction sets.
 
-Of what is left of a file of long tests, marked `turns`, every third one stays, and of notebooks.
+Of the tests that remain in a file of long tests, marked `turns`, every third one runs, and of the
+notebooks, too.
 
-Within `tests.examples.DAYS` days each test has its turn.
+Within `tests.examples.DAYS` days each test runs at least once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEMPLATES = "tests/tir_schedules/"
 
 
 def left_out(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Those of the tests that a run without slow tests can do without."""
+    """The tests that a run without slow tests leaves out."""
     lacking = {name for name in _NAMES if lacks(target_of(name))}
     groups: dict[tuple[str, str], list[pytest.Item]] = {}
     of_templates: list[pytest.Item] = []
@@ -64,9 +64,9 @@ def left_out(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def kept_isas(pairs: Iterable[tuple[str, str]], turn: int) -> set[tuple[str, str]]:
-    """Of names of tests and the ISAs that they run for, those that stay in this turn.
+    """Pairs of a test's name and an ISA that run in this turn.
 
-    Each test keeps one ISA or more, and each file every one that its tests have.
+    Each test keeps one ISA or more, and each file keeps every ISA of its tests.
     """
     tests: dict[str, list[str]] = {}
     for name, isa in pairs:
@@ -88,7 +88,7 @@ def kept_isas(pairs: Iterable[tuple[str, str]], turn: int) -> set[tuple[str, str
 
 
 def isa_parameter(item: pytest.Item) -> str:
-    """What a test has for its parameter `isa`; "" if it has none, or no name of an ISA."""
+    """The value of a test's parameter `isa`; "" if it is missing or not an ISA's name."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return ""
     isa = item.callspec.params.get("isa")
@@ -96,19 +96,19 @@ def isa_parameter(item: pytest.Item) -> str:
 
 
 def _has_turns(item: pytest.Item) -> bool:
-    """Whether only a third of such items run, of those that are not slow anyhow."""
+    """Whether an item is a notebook or marked `turns`, and not slow: a third of these run."""
     if item.get_closest_marker("slow"):
         return False
     return item.path.suffix == ".ipynb" or item.get_closest_marker("turns") is not None
 
 
 def _file(item: pytest.Item) -> str:
-    """What shares the turns: a file, or all notebooks."""
+    """Name of the group that takes turns: a file, or all notebooks."""
     return "notebooks" if item.path.suffix == ".ipynb" else str(item.path)
 
 
 def _name(item: pytest.Item) -> str:
-    """A test's name without its parameters."""
+    """A test's name without parameters."""
     return item.nodeid.split("[")[0]
 
 

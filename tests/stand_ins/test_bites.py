@@ -1,6 +1,6 @@
-"""What is broken on purpose in the code of an ISA is found on every CPU, by stand-ins or without.
+"""Deliberate errors in an ISA's code are found on every CPU, directly or by stand-ins.
 
-Each break goes into what emits the code. The same check passes before.
+Each test breaks a function that emits code; without the break its check passes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPES = {
 
 
 def wrong_columns(isa: str) -> list[int]:
-    """Of two rows times a weight whose columns end within a vector, plus an operand: exact."""
+    """Wrong columns of an exact product plus an operand, whose columns end within a vector."""
     a, w, result = TYPES[isa]
     region = Region(
         op="matmul",
@@ -50,7 +50,7 @@ def wrong_columns(isa: str) -> list[int]:
 
 
 def mask_of(lanes: int) -> property:
-    """`Columns.mask` with so many lanes more than exist."""
+    """`Columns.mask` with this number of lanes more than exist."""
 
     def mask(columns: Columns) -> tirx.Expr | None:
         if columns.valid == columns.lanes:
@@ -72,7 +72,7 @@ def test_a_mask_that_is_too_short(isa: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_mask_that_is_too_long() -> None:
-    """It writes behind the last row, where no page is mapped."""
+    """The mask writes beyond the last row, where no page is mapped."""
     code = (
         "from tests.stand_ins import test_bites as bites;"
         "print(bites.wrong_columns('avx512'), flush=True);"
@@ -101,7 +101,7 @@ def test_a_wrong_order_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", ["avx512_f32_6x64", "avx512_vnni_u8s8s32_6x64", "avx512_bf16_bf16_6x64"]
 )
 def test_a_weight_in_another_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The contract notices a packing that puts one group of K where another belongs."""
+    """The contract notices a packing that swaps two groups of K."""
     kernel = microkernel_named(name)
     rng = np.random.default_rng(0)
     a = random_operand(rng, (1, kernel.mr, 2 * kernel.kr), kernel.a_dtype)

@@ -1,4 +1,4 @@
-"""What `make test` says about the samples and the instruction sets that ran."""
+"""What `make test` prints about the samples and the instruction sets that ran."""
 
 from __future__ import annotations
 

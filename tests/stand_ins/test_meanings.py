@@ -1,4 +1,4 @@
-"""Every stand-in against NumPy, and the instruction itself where the CPU has it."""
+"""Every stand-in agrees with NumPy, and so does the instruction if the CPU has it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMES = 400  # vectors of each operand
 
 @dataclass(frozen=True)
 class Case:
-    """An instruction, called with operands of these types (NumPy's and LLVM's) and constants."""
+    """An instruction, its operands' types (of NumPy and LLVM) and its constants."""
 
     meaning: Callable[..., np.ndarray]
     operands: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ _PERMUTE_ONE = lambda a, index: intel.permute(index, a)  # noqa: E731
 
 
 def masked(meaning: Callable[..., np.ndarray], mask: int) -> Callable[..., np.ndarray]:
-    """Lanes that a mask leaves out come from the last operand."""
+    """Takes lanes whose mask bit is 0 from the last operand."""
     kept = (mask >> np.arange(16)) & 1 == 1
 
     def merged(*operands: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def lanes_of(kind: tuple[str, str]) -> int:
 
 
 def floats(rng: np.random.Generator, size: int) -> np.ndarray:
-    """f32 bits: any, those next to where something changes, small integers and halves."""
+    """f32 bits: any, those next to special thresholds, small integers and halves."""
     special = np.array(
         [
             *(0, 1, 0x7FFFFF, 0x800000, 0x800001, 0x3F800000, 0x3F000000, 0x3EFFFFFF, 0x3FC00000),
@@ -173,7 +173,7 @@ CASES = [
 def results(
     name: str, case: Case, text_of: Callable[[str], str], operands: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the code computes and what the manual says, for TIMES vectors of each operand."""
+    """The code's results and the manual's, for TIMES vectors of each operand."""
     found = np.zeros(TIMES * lanes_of(case.result), case.result[0])
     loop_of(name, case, text_of)["main"](*operands, found)
     rows = [x.reshape(TIMES, -1) for x in operands]
@@ -185,7 +185,7 @@ def check(name: str, case: Case, text_of: Callable[[str], str]) -> None:
     rng = np.random.default_rng(0)
     operands = [random_operand(rng, kind, TIMES * lanes_of(kind)) for kind in case.operands]
     found, wanted = results(name, case, text_of, operands)
-    if case.result[0] == "uint32":  # any NaN of arithmetic is as good as another
+    if case.result[0] == "uint32":  # the NaN of an arithmetic operation may have any payload
         nan = np.isnan(found.view(np.float32)) & np.isnan(wanted.view(np.float32))
         found, wanted = (np.where(nan, np.uint32(0x7FC00000), x) for x in (found, wanted))
     np.testing.assert_array_equal(found, wanted)
@@ -211,8 +211,8 @@ def test_the_instructions_compute_it_too(feature: str) -> None:
                 check(name, case, str)
 
 
-def test_subnormal_is_told_before_the_exponent_is_limited() -> None:
-    """Sums within 2^-150 of 2^-126: some round up to it only as subnormal numbers, and are zero."""
+def test_subnormal_results_are_found_before_the_exponent_is_limited() -> None:
+    """Sums within 2^-150 of 2^-126 that round up to it only as subnormal numbers become zero."""
     name = "llvm.x86.avx512bf16.dpbf16ps.512"
     (case,) = cases_of(name)
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Intrinsics become meanings where a CPU lacks them, and stay elsewhere."""
+"""Intrinsics become meanings on a CPU that lacks them, and stay on others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_products(by_stand_in: bool) -> tirx.PrimFunc:
 
 
 @pytest.mark.parametrize("lacking", [True, False])
-def test_only_what_is_lacking_is_replaced(lacking: bool) -> None:
+def test_only_missing_intrinsics_are_replaced(lacking: bool) -> None:
     present = frozenset() if lacking else frozenset(isa_named("avx512_vnni").features)
     before, after = IRModule({"main": add_products(False)}), add_products(lacking)
     found = with_meanings(before, TARGET, present)["main"]
@@ -65,11 +65,11 @@ def test_imported_functions_call_meanings_too() -> None:
     names = [name for name in MEANINGS if "bf16" in name]
     assert len(names) == 3
     for name in names:
-        assert text.count(f"@{PREFIX}{name}(") == 2  # its definition, and one call
-    assert text.count(f"@{PREFIX}narrow(") == 4  # one definition for both that need it
+        assert text.count(f"@{PREFIX}{name}(") == 2  # its definition and one call
+    assert text.count(f"@{PREFIX}narrow(") == 4  # one definition for both users
 
 
-def test_what_has_no_meaning_is_named() -> None:
+def test_an_intrinsic_without_a_meaning_is_named() -> None:
     text = DOT_LLVM_IR.replace("dpbf16ps", "dpbf17ps")
     with pytest.raises(
         NotImplementedError, match=r"avx512bf16\.dpbf17ps\.512 has no stand-in: add"
@@ -87,7 +87,7 @@ def test_targets_keep_what_this_cpu_has() -> None:
     assert "+amx-int8" in target_here(target_of("amx")).attrs["mattr"]
 
 
-def test_code_is_made_for_others_only_within() -> None:
+def test_stand_ins_are_used_only_within_their_context() -> None:
     def compiled(mcpu: str) -> str:
         target = {"kind": "llvm", "mcpu": mcpu}
         return str(tvm.compile(add_products(False), target=target).mod.inspect_source("asm"))

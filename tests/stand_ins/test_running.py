@@ -1,4 +1,4 @@
-"""Code of an instruction set runs wherever it was compiled to run here."""
+"""Code of an instruction set runs here if it was compiled to run here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.tvm_hybrid.small_models import run_python
 
 
 def compile_for_tiles() -> None:
-    """In a process of its own, where no test has asked for AMX."""
+    """Run in a separate process, in which no test has requested AMX."""
     before = emulator.active()
     with made_for("amx"):
         assert (before, emulator.active()) == (False, emulator.available())

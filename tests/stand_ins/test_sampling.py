@@ -1,4 +1,4 @@
-"""Which tests stay, and that each has its turn."""
+"""Tests which tests run in a turn, and that each test has a turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_another_third_from_test_to_test() -> None:
 
 
 def test_each_file_keeps_each_instruction_set() -> None:
-    """What its other tests leave is left to the first test that has it."""
+    """An ISA that a file's other tests leave out runs in the file's first test that has it."""
     tests = {"a.py::test_0": ISAS[:3], "a.py::test_1": ISAS[:2], "b.py::test_0": ISAS}
     assert kept_of(tests) == {
         "a.py::test_0": ["scalar", "avx2_vnni"],
@@ -59,7 +59,7 @@ def test_all_turns_have_each_number(every: int) -> None:
 
 
 def test_all_days_have_each_combination_of_turns() -> None:
-    """Whatever a test draws from: up to 3 cases, up to 3 instruction sets, up to 8 samples."""
+    """For any test: up to 3 cases, up to 3 instruction sets, up to 8 samples."""
     days = [turns_of(day) for day in range(DAYS)]
     assert len(set(days)) == DAYS
     for cases, isas, samples in [(3, 3, 8), (2, 3, 6), (3, 2, 3), (3, 3, 5)]:
@@ -119,7 +119,7 @@ def test_each_sampled_test_has_its_turn(
 def test_a_file_of_long_tests_has_a_third_of_them_a_day(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a test that is sampled, too, a third of what is left."""
+    """Of a sampled test in such a file, a third of its remaining samples runs."""
     items: list[pytest.Item] = []
     for name, count in (("test_one", 1), ("test_many", 20), ("test_sampled", 16)):
         for n in range(count):

@@ -1,1 +1,1 @@
-"""ONNX models that TVM's own importer reads, compiled by our pipeline."""
+"""ONNX models that TVM's importer reads and our pipeline compiles."""

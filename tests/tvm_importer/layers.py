@@ -8,7 +8,7 @@ from .graphs import F32, I8, I32, U8, Graph
 
 
 def products() -> Graph:
-    """Products with weights and of two inputs, with what stands behind them."""
+    """Products with weights and of two inputs, with epilogues."""
     g = Graph()
     x, y, batch = g.floats(7, 20), g.floats(20, 17), g.floats(2, 3, 5, 8)
     weight, bias = g.weight(20, 17), g.weight(17)
@@ -29,7 +29,7 @@ def products() -> Graph:
 
 
 def convolutions() -> Graph:
-    """Convolutions of one, two and three dimensions, and pools of them."""
+    """Convolutions of one, two and three dimensions, and pools of their results."""
     g = Graph()
     line, image, volume = g.floats(2, 4, 11), g.floats(1, 4, 9, 8), g.floats(1, 2, 5, 6, 4)
     g.result("Conv", line, g.weight(6, 4, 3), g.weight(6), pads=[1, 1], strides=[2])
@@ -71,7 +71,7 @@ def norms() -> Graph:
 
 
 def quantized() -> Graph:
-    """Quantisation by tensor, by axis, with and without zero points, and of a scalar."""
+    """Quantisation per tensor and per axis, with and without zero points, and of a scalar."""
     g = Graph()
     x, scale = g.floats(4, 6), g.builder.constant(0.021, F32)
     scales = g.builder.constant([0.01, 0.02, 0.03, 0.015], F32)
@@ -88,7 +88,7 @@ def quantized() -> Graph:
 
 
 def images() -> Graph:
-    """Resized, sampled and cropped images."""
+    """Resizing, sampling and cropping of images."""
     g = Graph()
     x, scales = g.floats(1, 2, 6, 5), g.builder.constant([1, 1, 2, 2], F32)
     for mode in ("nearest", "linear", "cubic"):

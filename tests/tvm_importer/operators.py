@@ -1,4 +1,4 @@
-"""Models of operators that work on elements, reduce, or move elements."""
+"""Models of operators that compute elementwise, reduce, or move elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .graphs import I32, I64, U8, Graph
 
 
 def unary() -> Graph:
-    """Functions of one element, and those along an axis."""
+    """Functions of one element, and functions along an axis."""
     g = Graph()
     x, positive = g.floats(3, 7), g.floats(3, 7, low=0.25, high=3)
     for op in ("Abs", "Ceil", "Floor", "Round", "Sign", "Neg", "Exp", "Sin", "Cos", "Erf", "Atan"):
@@ -35,7 +35,7 @@ def unary() -> Graph:
 
 
 def binary() -> Graph:
-    """Functions of two elements, with shapes that are broadcast."""
+    """Functions of two elements, with broadcast shapes."""
     g = Graph()
     x, row, column = g.floats(2, 3, 5), g.floats(5), g.floats(3, 1, low=0.5)
     for op in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"):
@@ -62,7 +62,7 @@ def binary() -> Graph:
 
 
 def reductions() -> Graph:
-    """Every reduction, over axes from the front and the back; places of extremes; sums so far."""
+    """Every reduction, over axes counted from the front or the back; ArgMax, ArgMin and CumSum."""
     g = Graph()
     x, positive = g.floats(3, 4, 5), g.floats(3, 4, 5, low=0.25)
     for op in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare", "LogSumExp"):
@@ -83,7 +83,7 @@ def reductions() -> Graph:
 
 
 def moves() -> Graph:
-    """Operators that keep every element as it is."""
+    """Operators that move elements without changing them."""
     g = Graph()
     x = g.floats(2, 4, 6)
     g.result("Transpose", x, perm=[2, 0, 1])
@@ -111,7 +111,7 @@ def moves() -> Graph:
 
 
 def gathers() -> Graph:
-    """Operators that move elements to places that are inputs too."""
+    """Operators that move elements by indices that are inputs."""
     g = Graph()
     x = g.floats(4, 5, 3)
     g.result("Gather", x, g.integers(2, 2, dtype=I64, low=-5, high=5), axis=1)

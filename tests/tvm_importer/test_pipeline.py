@@ -1,4 +1,4 @@
-"""What TVM's importer makes of ONNX operators gives ONNX Runtime's results by our pipeline."""
+"""ONNX operators that TVM's importer reads give ONNX Runtime's results in our pipeline."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from .graphs import Graph
 from .layers import LAYERS, products
 from .operators import OPERATORS
 
-pytestmark = pytest.mark.filterwarnings("ignore:Field 'shape'")  # which models leave out
+pytestmark = pytest.mark.filterwarnings("ignore:Field 'shape'")  # the models leave out shapes
 
-# Sums of at most 340 products between -2 and 2, and functions of few roundings, on both sides;
-# errors of roundings grow with the root of their number.
+# Sums of at most 340 products between -2 and 2, and functions of few roundings, in both programs;
+# the error of roundings grows with the root of their number.
 RTOL, ATOL = 1e-5, 2e-5
 
 
 def compiled(mod: IRModule) -> Any:
-    """By the named pipeline."""
+    """Compiles with the named pipeline."""
     with unchecked():
         return tvm.compile(mod, tvm_hybrid.resolve_target(None), relax_pipeline="tvm_hybrid")
 
 
 def partitioned(mod: IRModule) -> Any:
-    """Our regions by RunCodegen, everything else by TVM's own pipeline."""
+    """Compiles our regions by RunCodegen, everything else by TVM's pipeline."""
     generated = relax.transform.RunCodegen()(tvm_hybrid.partition_for_tvm_hybrid(mod))
     with unchecked():
         return tvm.compile(generated, tvm_hybrid.resolve_target(None))
@@ -47,7 +47,7 @@ def run(executable: Any, arguments: list[Any]) -> list[NDArray[Any]]:
 
 
 def check(graph: Graph, executable: Any, parameters: list[Any]) -> None:
-    """ONNX Runtime's results: integers and flags equal, floats within the tolerance."""
+    """Compares with ONNX Runtime: integers and bools exactly, floats within the tolerance."""
     model = graph.model()
     wanted = literal_session(model).run(None, graph.feeds)
     found = run(executable, [*graph.feeds.values(), *parameters])

@@ -9,7 +9,7 @@ from .base import Node
 from .type import Type
 
 class ExprOperand:
-    """Operators; of primitive expressions, and of tensors in Relax."""
+    """Operators of primitive expressions, and of tensors in Relax."""
 
     def __add__(self, other: Expr | float) -> Expr: ...
     def __radd__(self, other: float) -> Expr: ...
@@ -40,10 +40,10 @@ class ExprOperand:
     def equal(self, other: Expr) -> Expr: ...
     def astype(self, dtype: str) -> Expr: ...
 
-# At run time a few expressions have no operators, such as Op; here all have them.
+# At run time a few expressions, such as Op, have no operators; in this stub all have them.
 class Expr(ExprOperand, Node):
     ty: Any  # PrimType, BufferType, TensorType, ...
-    # Much code knows what kind of expression it has from `op_name`, which mypy does not follow.
+    # Much code distinguishes expressions by `op_name`, which mypy does not follow.
     def __getattr__(self, name: str) -> Any: ...
     def __getitem__(self, index: Any) -> Expr: ...
 
@@ -103,7 +103,7 @@ class Call(ExprWithOp):
 class Var(ExprWithOp):
     name: str
     def __init__(self, name: str, ty: Type | str | None = None) -> None: ...
-    # What a buffer has: a variable of type BufferType.
+    # Attributes of a buffer: a variable of type BufferType.
     shape: Sequence[Expr]
     strides: Sequence[Expr]
     elem_offset: Expr

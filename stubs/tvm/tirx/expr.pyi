@@ -89,7 +89,7 @@ class FloatImm(Constant):
     value: float
     def __init__(self, dtype: str | PrimType, value: float) -> None: ...
 
-# It stands for its variable, but is no Expr; it has the same operators.
+# Represents its variable, but is not an Expr; it has an Expr's operators.
 class IterVar(ExprOperand, Object):
     DataPar: ClassVar[int]
     CommReduce: ClassVar[int]

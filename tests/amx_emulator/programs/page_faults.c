@@ -1,13 +1,13 @@
 /* A page that is missing in the middle of a tile; test_page_faults.py runs this with two words.
- * The first says what meets it:
- *   load     a tile is read, of which rows 9 and on are missing
- *   store    the same, written
- *   cut      the same as load, but row 9 begins on the page that is there
- * The second says what the handler of the page fault does:
- *   returns  maps the page, and lets the instruction go on
- *   jumps    leaves; the program maps the page, and executes the instruction again
- *   zeroes   leaves; the program executes another tile instruction before that
- * Exits with 0 if all rows are right, and those before the fault were transferred once. */
+ * The first chooses the access:
+ *   load     loads a tile whose rows 9 and on are missing
+ *   store    stores a tile whose rows 9 and on are missing
+ *   cut      loads a tile whose row 9 begins on the mapped page and ends on the missing one
+ * The second chooses how the handler of the page fault ends:
+ *   returns  maps the page, and lets the instruction continue
+ *   jumps    jumps out; the program maps the page, and executes the instruction again
+ *   zeroes   jumps out; the program executes another tile instruction before that
+ * Exits with 0 if all rows are right, and rows before the fault were transferred once. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <setjmp.h>
@@ -26,7 +26,7 @@ static int storing, jumping;
 static volatile int faults;
 static sigjmp_buf place;
 
-/* What the instruction reads: one number a row, another for each round. */
+/* Memory of the instruction: one number per row, which differs between rounds. */
 static void fill(int round) {
     for (int row = 0; row < ROWS; row++) {
         uint8_t *source = storing ? tile[row] : memory + row * STRIDE;
@@ -75,7 +75,7 @@ __attribute__((target("amx-tile"))) int main(int count, char **words) {
     _tile_loadconfig(config);
     if (storing) {
         _tile_loadd(3, tile, 64);
-        fill(1); /* what is in the tile stays */
+        fill(1); /* the tile keeps its content */
     }
     mprotect(missing, PAGE, PROT_NONE);
 
@@ -96,7 +96,7 @@ __attribute__((target("amx-tile"))) int main(int count, char **words) {
     if (!storing) _tile_stored(3, tile, 64);
     for (int row = 0; row < ROWS; row++) {
         const uint8_t *result = storing ? memory + row * STRIDE : tile[row];
-        /* Loads: what is read again is of the second round. Stores: what is not, 77 covers. */
+        /* Loads: rows read again have the second round's numbers. Stores: 77 covers the others. */
         int again = zeroes || row >= FIRST;
         int wanted = storing ? (again || !jumping ? row : 77) : (again ? 20 + row : row);
         for (int i = 0; i < 64; i++)

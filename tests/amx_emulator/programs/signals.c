@@ -1,16 +1,16 @@
-/* What happens to SIGILL under the emulator; test_signals.py runs this with one of these words:
+/* Tests SIGILL under the emulator; test_signals.py runs this with one of these words:
  *   amx        multiplies two tiles and checks the product
  *   fault      loads a tile without a configuration
  *   ud2        executes an instruction that no CPU has
- *   former     the same, with a handler that was installed before the emulator
- *   former_plain  the same, with a handler that takes no context
- *   circle     the same, with a handler installed since that passes the signal on to the emulator,
- *              which has been installed again above it
- *   probe      executes it three times, with a former handler that jumps out
+ *   former     ud2 with a handler that was installed before the emulator
+ *   former_plain  ud2 with a former handler that takes no context
+ *   circle     ud2 with a later handler that passes the signal on to the emulator, which has been
+ *              installed again above this handler
+ *   probe      executes ud2 three times, with a former handler that jumps out
  *   raise      sends SIGILL, with a former handler
  *   sent       sends SIGILL, with no other handler
- *   displaced  amx, after another has taken SIGILL, who gets it; the emulator is not active then
- *   alternate  amx on a stack too small for a signal; signals have one of their own
+ *   displaced  amx after another handler has taken SIGILL, which deactivates the emulator
+ *   alternate  amx on a stack too small for a signal, with an alternate stack for signals
  *   fork       amx in a child process */
 #define _GNU_SOURCE
 #include <immintrin.h>
@@ -175,9 +175,9 @@ int main(int count, char **words) {
         if (!amx_emulator_active()) return 3;
         take(on_signal_pass);
         if (amx_emulator_active()) return 4;
-        handled = -100000; /* passes on as often as asked */
+        handled = -100000; /* always passes on */
         if (multiply() || handled == -100000) return 5;
-        amx_emulator_uninstall(); /* takes nothing away from the other */
+        amx_emulator_uninstall(); /* does not displace the other handler */
         struct sigaction now;
         sigaction(SIGILL, NULL, &now);
         return now.sa_sigaction != on_signal_pass;

@@ -1,4 +1,4 @@
-"""Families of graphs. `KINDS` says which there are; each draws one graph."""
+"""Families of graphs: `KINDS` maps a name to a function that draws one graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: dict[str, Callable[[Draw], None]] = {
     "special": special,
     "empty": empty,
 }
-# Kinds in turns; those that take long to compile come less often.
+# Kinds in turn; those that take long to compile come less often.
 TURNS = (
     *("product", "elementwise", "special", "chain", "empty", "elementwise", "special", "quantized"),
     *(
@@ -43,5 +43,5 @@ TURNS = (
     ),
     *("chain", "elementwise", "quantized", "convolution", "recurrent"),
 )
-# Kinds whose values may be special, or none.
+# Kinds that draw special values or empty tensors.
 WILD = frozenset({"special", "empty", "recurrent"})

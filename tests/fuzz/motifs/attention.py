@@ -15,7 +15,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one layer; k and v may have fewer heads than q, and more tokens."""
+    """Sizes of one layer; k and v may have fewer heads than q, and more tokens."""
 
     batch: int
     tokens: int
@@ -33,7 +33,7 @@ class Sizes:
 
 
 def attention(d: Draw) -> None:
-    """One or two layers, with what stands around them."""
+    """Draws one or two attention layers, with the layers around them."""
     heads = d.pick((1, 2, 3, 4))
     s = Sizes(
         batch=batch(d, 2),
@@ -67,7 +67,7 @@ def _heads(d: Draw, x: Value, s: Sizes, count: int) -> Value:
 
 
 def _projections(d: Draw, x: Value, s: Sizes) -> tuple[Value, Value, Value]:
-    """q, k and v by heads: of one product or of three; k and v perhaps of another value."""
+    """q, k and v by heads, from one product or three; k and v perhaps of another input."""
     if s.groups == 1 and d.chance(0.3):
         joined = linear(d, x, 3 * s.width)
         sizes = [d.integers(*[s.width] * 3)]
@@ -80,13 +80,13 @@ def _projections(d: Draw, x: Value, s: Sizes) -> tuple[Value, Value, Value]:
 
 
 def _with_past(d: Draw, now: Value, tokens: int) -> Value:
-    """After what a cache holds."""
+    """Appends to a cache."""
     shape = (*now.shape[:2], tokens, now.shape[3])
     return d.node("Concat", d.input(d.normal(*shape)), now, axis=2)
 
 
 def _repeated(d: Draw, x: Value, s: Sizes) -> Value:
-    """Each head for several of q."""
+    """Repeats each head of k or v for several heads of q."""
     if s.groups == 1:
         return x
     tokens = x.shape[2]
@@ -97,7 +97,7 @@ def _repeated(d: Draw, x: Value, s: Sizes) -> Value:
 
 
 def _rotated(d: Draw, x: Value, s: Sizes) -> Value:
-    """By its position."""
+    """Rotary position embedding."""
     half = s.head // 2
     angles = np.outer(np.arange(x.shape[2]), 100.0 ** -(np.arange(half) / half))
     angles = np.concatenate([angles, angles], axis=1)[None, None].astype(np.float32)
@@ -109,7 +109,7 @@ def _rotated(d: Draw, x: Value, s: Sizes) -> Value:
 
 
 def written_out(d: Draw, x: Value, s: Sizes) -> Value:
-    """Products, a scale, a mask and a softmax."""
+    """Attention as products, a scale, a mask and a softmax."""
     q, k, v = _projections(d, x, s)
     if s.head % 2 == 0 and d.chance(0.2):
         q, k = _rotated(d, q, s), _rotated(d, k, s)
@@ -128,7 +128,7 @@ def written_out(d: Draw, x: Value, s: Sizes) -> Value:
 
 
 def _scores(d: Draw, q: Value, k: Value, s: Sizes) -> Value:
-    """q k^T with its scale: behind it, before it, or a root of it on each side."""
+    """q k^T with its scale after or before the product, or its square root on each operand."""
     scale = s.head**-0.5
     form = d.pick(("behind", "over", "before", "both", "none"))
     turned = d.node("Transpose", k, perm=[0, 1, 3, 2])
@@ -146,7 +146,7 @@ def _scores(d: Draw, q: Value, k: Value, s: Sizes) -> Value:
 
 
 def _masked(d: Draw, scores: Value, s: Sizes) -> Value:
-    """By padding, by order, by a bias, or not."""
+    """Adds a padding mask, a causal mask, a bias, or nothing."""
     rows, columns = scores.shape[-2:]
     form = d.pick(("none", "none", "padding", "causal", "chosen", "bias", "boolean", "infinite"))
     if form == "padding":
@@ -173,7 +173,7 @@ def _masked(d: Draw, scores: Value, s: Sizes) -> Value:
 
 
 def operator(d: Draw, x: Value, s: Sizes) -> Value:
-    """ONNX's own, of three or four dimensions."""
+    """ONNX's Attention, with three or four dimensions."""
     d.opset = max(d.opset, 23)
     q = linear(d, x, s.width)
     k, v = (linear(d, x, s.kv_heads * s.head) for _ in range(2))
@@ -194,7 +194,7 @@ def operator(d: Draw, x: Value, s: Sizes) -> Value:
 
 
 def packed(d: Draw, x: Value, s: Sizes) -> Value:
-    """ONNX Runtime's, with q, k and v of one weight."""
+    """ONNX Runtime's Attention, with q, k and v from one weight."""
     w = weight(d, s.width, 3 * s.width, terms=s.width)
     bias = d.constant(d.normal(3 * s.width))
     attributes = {"num_heads": s.heads, "unidirectional": int(d.chance(0.4))}
@@ -205,6 +205,6 @@ def packed(d: Draw, x: Value, s: Sizes) -> Value:
 
 
 def multi_head(d: Draw, x: Value, s: Sizes) -> Value:
-    """ONNX Runtime's, of three projections."""
+    """ONNX Runtime's MultiHeadAttention, with three projections."""
     q, k, v = (linear(d, x, s.width) for _ in range(3))
     return d.contrib("MultiHeadAttention", q, k, v, num_heads=s.heads)

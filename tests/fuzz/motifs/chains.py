@@ -9,7 +9,7 @@ from .parts import activation, batch, epilogue, size, unary, weight
 
 
 def chain(d: Draw) -> None:
-    """Blocks of a transformer without attention, or of what resembles one."""
+    """Draws a transformer's blocks without attention, or similar layers."""
     value = d.input(d.normal(*d.pick(((size(d, 65),), (batch(d), size(d, 33)))), size(d)))
     for _ in range(d.integer(1, 4)):
         block = d.pick((norm, norm, perceptron, gated, residual, softmax, reduction, mean_pool))
@@ -28,7 +28,7 @@ def _factor(d: Draw, x: Value) -> Value:
 
 
 def layer_norm(d: Draw, x: Value) -> Value:
-    """The operator; over one axis or several."""
+    """LayerNormalization over one axis or several."""
     axis = d.pick((-1, -1, len(x.shape) - 1, d.integer(1, len(x.shape)) - 1))
     shape = x.shape[axis:]
     bias = [d.constant(d.normal(*shape))] if d.chance(0.7) else []
@@ -37,7 +37,7 @@ def layer_norm(d: Draw, x: Value) -> Value:
 
 
 def layer_norm_parts(d: Draw, x: Value) -> Value:
-    """As exporters without the operator write it."""
+    """Layer normalisation in the form of exporters that do not use the operator."""
     mean = reduced(d, "ReduceMean", x, -1)
     centred = d.node("Sub", x, mean)
     if d.chance(0.6):
@@ -51,7 +51,7 @@ def layer_norm_parts(d: Draw, x: Value) -> Value:
 
 
 def rms_norm_parts(d: Draw, x: Value) -> Value:
-    """As exporters write it."""
+    """RMS normalisation in the form of exporters."""
     square = d.node("Pow", x, d.constant(np.float32(2))) if d.chance(0.6) else d.node("Mul", x, x)
     mean = d.node("Add", reduced(d, "ReduceMean", square, -1), d.constant(np.float32(1e-5)))
     root = d.node("Sqrt", mean)
@@ -61,12 +61,12 @@ def rms_norm_parts(d: Draw, x: Value) -> Value:
 
 
 def rms_norm(d: Draw, x: Value) -> Value:
-    """ONNX Runtime's operator."""
+    """ONNX Runtime's SimplifiedLayerNormalization."""
     return d.contrib("SimplifiedLayerNormalization", x, _factor(d, x), epsilon=1e-5)
 
 
 def skip_norm(d: Draw, x: Value) -> Value:
-    """With the addition before it."""
+    """ONNX Runtime's fused addition and layer normalisation."""
     older = [each for each in d.values if each.shape == x.shape and each.dtype == x.dtype]
     other = d.pick(older)
     factors = [_factor(d, x), d.constant(d.normal(x.shape[-1]))]
@@ -74,7 +74,7 @@ def skip_norm(d: Draw, x: Value) -> Value:
 
 
 def group_norm(d: Draw, x: Value) -> Value:
-    """Instances or groups of channels; channels are the second axis."""
+    """Instance normalisation if there are three dimensions, else layer normalisation."""
     if len(x.shape) != 3:
         return layer_norm(d, x)
     scale, bias = d.constant(d.normal(x.shape[1])), d.constant(d.normal(x.shape[1]))
@@ -82,7 +82,7 @@ def group_norm(d: Draw, x: Value) -> Value:
 
 
 def l2(d: Draw, x: Value) -> Value:
-    """Rows of length one."""
+    """Scales rows to length one."""
     if d.chance(0.4):
         return d.node("LpNormalization", x, axis=-1, p=2)
     size_of_row = reduced(d, "ReduceL2", x, -1)
@@ -90,7 +90,7 @@ def l2(d: Draw, x: Value) -> Value:
 
 
 def reduced(d: Draw, op: str, x: Value, *axes: int, keep: bool = True) -> Value:
-    """A reduction, its axes where the opset has them."""
+    """A reduction, with its axes as an input or an attribute, as the opset wants."""
     as_input = d.opset >= (13 if op == "ReduceSum" else 18)
     if as_input:
         return d.node(op, x, d.integers(*axes), keepdims=int(keep))
@@ -98,7 +98,7 @@ def reduced(d: Draw, op: str, x: Value, *axes: int, keep: bool = True) -> Value:
 
 
 def perceptron(d: Draw, x: Value) -> Value:
-    """Two products with a function between."""
+    """Two products with an activation between them."""
     width, inner = x.shape[-1], size(d)
     hidden = d.node("MatMul", x, weight(d, width, inner, terms=width))
     hidden = activation(d, d.node("Add", hidden, d.constant(d.normal(inner))))
@@ -107,7 +107,7 @@ def perceptron(d: Draw, x: Value) -> Value:
 
 
 def gated(d: Draw, x: Value) -> Value:
-    """Two products of one value, multiplied."""
+    """Two products of one value, multiplied with each other, and a third product."""
     width, inner = x.shape[-1], size(d)
     left, right = (d.node("MatMul", x, weight(d, width, inner, terms=width)) for _ in range(2))
     gate = d.node("Mul", left, d.node("Sigmoid", left)) if d.chance(0.6) else activation(d, left)
@@ -115,18 +115,18 @@ def gated(d: Draw, x: Value) -> Value:
 
 
 def residual(d: Draw, x: Value) -> Value:
-    """Something added to its own input."""
+    """Adds a function of a normalised value to that value."""
     return d.node("Add", x, unary(d, norm(d, x)))
 
 
 def softmax(d: Draw, x: Value) -> Value:
-    """Along an axis."""
+    """A softmax along one axis."""
     op = d.pick(("Softmax", "Softmax", "LogSoftmax", "Hardmax"))
     return d.node(op, x, axis=d.pick((-1, -1, 0, len(x.shape) - 1)))
 
 
 def reduction(d: Draw, x: Value) -> Value:
-    """Any reduction, its axis kept, and put back in by broadcasting."""
+    """A reduction that keeps its axis, broadcast into an operation with its input."""
     ops = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceLogSumExp")
     axis = d.pick((-1, 0, d.integer(0, len(x.shape) - 1)))
     part = reduced(d, d.pick((*ops, "ReduceSumSquare", "ReduceL2")), x, axis)
@@ -134,7 +134,7 @@ def reduction(d: Draw, x: Value) -> Value:
 
 
 def mean_pool(d: Draw, x: Value) -> Value:
-    """A mean over rows that a mask leaves, as sentence embeddings take it."""
+    """A mean over the rows that a mask selects, as in sentence embeddings."""
     mask = d.input((d.numbers.random((*x.shape[:-1], 1)) < 0.7).astype(np.float32))
     total = reduced(d, "ReduceSum", d.node("Mul", x, mask), -2)
     count = reduced(d, "ReduceSum", mask, -2)

@@ -12,7 +12,7 @@ CHANNELS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 32, 33, 48)
 
 
 def convolution(d: Draw) -> None:
-    """One to three convolutions with epilogues; some keep their input for later."""
+    """Draws one to three convolutions with epilogues, some with residual additions."""
     rank = d.pick((1, 2, 2, 2, 2, 2, 3))
     most = {1: 30, 2: 11, 3: 5}[rank]
     value = d.input(
@@ -30,12 +30,12 @@ def convolution(d: Draw) -> None:
 
 
 def dense(d: Draw, x: Value) -> Value:
-    """Every channel into every channel."""
+    """A convolution with one group."""
     return convolved(d, x, d.pick(CHANNELS), 1)
 
 
 def winograd(d: Draw, x: Value) -> Value:
-    """A window of three by three that moves by one."""
+    """A convolution with a window of 3 x 3 and stride 1."""
     channels = d.pick((16, 24, 32, 48))
     w = weight(d, channels, x.shape[1], *(3,) * (len(x.shape) - 2), terms=9 * x.shape[1])
     pads = [d.integer(0, 1)] * (2 * (len(x.shape) - 2))
@@ -43,18 +43,18 @@ def winograd(d: Draw, x: Value) -> Value:
 
 
 def depthwise(d: Draw, x: Value) -> Value:
-    """Every channel by itself, into one or two."""
+    """Convolves every channel on its own, into one or two channels."""
     return convolved(d, x, x.shape[1] * d.pick((1, 1, 1, 2)), x.shape[1])
 
 
 def grouped(d: Draw, x: Value) -> Value:
-    """Groups of channels."""
+    """A convolution with several groups of channels."""
     groups = d.pick([each for each in (2, 3, 4, 8) if x.shape[1] % each == 0] or [1])
     return convolved(d, x, groups * d.integer(1, 9), groups)
 
 
 def pointwise(d: Draw, x: Value) -> Value:
-    """A product of each pixel."""
+    """A convolution with a window of one pixel."""
     channels = size(d, 65)
     w = weight(d, channels, x.shape[1], *(1,) * (len(x.shape) - 2), terms=x.shape[1])
     strides = [d.pick((1, 1, 1, 2))] * (len(x.shape) - 2)
@@ -62,7 +62,7 @@ def pointwise(d: Draw, x: Value) -> Value:
 
 
 def convolved(d: Draw, x: Value, channels: int, groups: int) -> Value:
-    """With windows, strides, dilations and pads of all kinds."""
+    """A convolution with random windows, strides, dilations and pads."""
     rank = len(x.shape) - 2
     window = [d.pick((1, 2, 3, 3, 3, 5)) for _ in range(rank)]
     inner = x.shape[1] // groups
@@ -71,7 +71,7 @@ def convolved(d: Draw, x: Value, channels: int, groups: int) -> Value:
 
 
 def _moves(d: Draw, rank: int, window: list[int]) -> dict[str, Any]:
-    """Attributes, each of which may be left out."""
+    """Attributes of a convolution, each of which may be missing."""
     attributes: dict[str, Any] = {}
     if d.chance(0.5):
         attributes["strides"] = [d.pick((1, 1, 2, 3)) for _ in range(rank)]
@@ -110,7 +110,7 @@ def transposed(d: Draw, x: Value) -> Value:
 
 
 def batch_norm(d: Draw, x: Value) -> Value:
-    """With statistics that a layer may have."""
+    """Batch normalisation with realistic statistics."""
     channels = x.shape[1]
     scale, bias, mean = (d.constant(d.normal(channels)) for _ in range(3))
     variance = d.constant((d.numbers.random(channels) + 0.1).astype("f4"))

@@ -16,7 +16,7 @@ ARITHMETIC = ("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod", "Where", "Clip", 
 
 
 def elementwise(d: Draw) -> None:
-    """Three to nine operators on tensors of one type after the other."""
+    """Draws three to nine operators in a row, on tensors of one type."""
     dtype = d.pick((*INTEGERS, *FLOATS, "bool"))
     shape = d.pick(((size(d),), (size(d, 33), size(d, 33)), (batch(d), size(d, 9), size(d, 33))))
     value = d.input(numbers(d, dtype, shape))
@@ -26,7 +26,7 @@ def elementwise(d: Draw) -> None:
 
 
 def numbers(d: Draw, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Values of a type; small ones, mostly."""
+    """Values of a type, mostly small ones."""
     kind = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
     if dtype == "bool":
         return d.numbers.random(shape) < 0.5
@@ -49,7 +49,7 @@ def _other(d: Draw, x: Value) -> Value:
 
 
 def calculated(d: Draw, x: Value) -> Value:
-    """Arithmetic of two operands, or of one."""
+    """Arithmetic of one operand or two."""
     if x.dtype == bool:
         op = d.pick(("And", "Or", "Xor", "Not", "Equal"))
         return d.node(op, x) if op == "Not" else d.node(op, x, _other(d, x))
@@ -83,7 +83,7 @@ def _of_bits(d: Draw, x: Value) -> Value:
 
 
 def cast(d: Draw, x: Value) -> Value:
-    """To a type that holds the values: what does not fit is not ONNX's to say."""
+    """Casts to a type that holds the values: ONNX does not define the others."""
     fitting = [name for name in (*INTEGERS, *FLOATS, "bool") if _fits(x.array, name)]
     kind = np.dtype(getattr(ml_dtypes, name := d.pick(fitting), None) or name)
     return d.node("Cast", x, to=helper.np_dtype_to_tensor_dtype(kind))
@@ -97,13 +97,13 @@ def _fits(array: Array, dtype: str) -> bool:
 
 
 def compared(d: Draw, x: Value) -> Value:
-    """To a boolean, which a later cast may make a number again."""
+    """A comparison, whose booleans a later cast may turn into numbers."""
     op = d.pick(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"))
     return d.node(op, x, _other(d, x))
 
 
 def moved(d: Draw, x: Value) -> Value:
-    """Joined, cut, turned, repeated, chosen by indices."""
+    """Concatenates, slices, transposes, repeats or gathers."""
     rank = len(x.shape)
     form = d.pick(
         (
@@ -142,7 +142,7 @@ def moved(d: Draw, x: Value) -> Value:
 
 
 def counted(d: Draw, x: Value) -> Value:
-    """Reductions, and indices of the largest."""
+    """Reductions, and indices of the largest elements."""
     axis = d.integer(-len(x.shape), len(x.shape) - 1)
     form = d.pick(("ReduceSum", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "CumSum", "TopK"))
     if form in ("ArgMax", "ArgMin"):

@@ -12,7 +12,7 @@ TYPES = ("float32", "float32", "float32", "int64", "int32", "bool", "float16")
 
 
 def empty(d: Draw) -> None:
-    """Shapes with zeros and ones in them."""
+    """Draws operators on shapes with zeros and ones in them."""
     shape = [d.pick((0, 0, 1, 2, 3, 8)) for _ in range(d.integer(1, 4))]
     dtype = d.pick(TYPES)
     value = d.input(d.numbers.integers(0, 5, shape).astype(dtype))
@@ -22,7 +22,7 @@ def empty(d: Draw) -> None:
 
 
 def _product(d: Draw, x: Value) -> Value:
-    """Of no rows, no columns, or a sum of nothing."""
+    """A product without rows, without columns, or with empty sums."""
     columns = d.pick((0, 1, 4, 17))
     return d.node("MatMul", x, d.either(d.normal(x.shape[-1], columns), 0.6))
 

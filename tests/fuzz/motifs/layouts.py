@@ -1,4 +1,4 @@
-"""What moves pixels and channels between convolutions: the choice of layouts has to see through."""
+"""Operators that move pixels and channels between convolutions, which block layouts must pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .parts import activation, batch, binary, epilogue, unary
 
 
 def layout(d: Draw) -> None:
-    """Convolutions, and three to eight operators that move things between and around them."""
+    """Draws convolutions, and three to eight operators that move data between and around them."""
     rank = d.pick((1, 2, 2, 2, 2))
     spatial = [d.integer(2, 12 if rank == 2 else 30) for _ in range(rank)]
     value = d.input(d.normal(batch(d, 2), d.pick((2, 4, 6, 8, 12, 16, 24)), *spatial))
@@ -31,7 +31,7 @@ def layout(d: Draw) -> None:
 
 
 def concat(d: Draw, x: Value) -> Value:
-    """With something of the same size, along any axis."""
+    """Concatenates with a value of equal shape, along any axis."""
     other = (
         d.attempt(lambda: unary(d, x), x) if d.chance(0.5) else d.either(d.normal(*x.shape), 0.3)
     )
@@ -40,7 +40,7 @@ def concat(d: Draw, x: Value) -> Value:
 
 
 def sliced(d: Draw, x: Value) -> Value:
-    """A part along an axis, perhaps backwards or with steps."""
+    """Slices an axis, perhaps backwards or with steps."""
     axis = d.integer(0, len(x.shape) - 1) if d.chance(0.5) else 1
     extent = x.shape[axis]
     start = d.integer(0, extent - 1)
@@ -53,7 +53,7 @@ def sliced(d: Draw, x: Value) -> Value:
 
 
 def split(d: Draw, x: Value) -> Value:
-    """Parts of channels that are put together again in another order, or used one by one."""
+    """Splits channels; the parts are concatenated in another order, or used one by one."""
     channels = x.shape[1]
     first = d.integer(1, channels - 1) if channels > 1 else channels
     sizes = [first, channels - first] if channels > 1 else [1]
@@ -65,7 +65,7 @@ def split(d: Draw, x: Value) -> Value:
 
 
 def shuffle(d: Draw, x: Value) -> Value:
-    """Channels dealt out to groups, as ShuffleNet does."""
+    """Shuffles channels between groups, as ShuffleNet does."""
     n, channels, *spatial = x.shape
     groups = d.pick([each for each in (2, 3, 4) if channels % each == 0] or [1])
     shape = (n, groups, channels // groups, *spatial)
@@ -77,7 +77,7 @@ def shuffle(d: Draw, x: Value) -> Value:
 
 
 def padded(d: Draw, x: Value) -> Value:
-    """In all modes; perhaps cut instead."""
+    """Pads in any mode, or crops."""
     rank = len(x.shape)
     mode = d.pick(("constant", "constant", "reflect", "edge"))
     before, after = ([0, 0] + [d.integer(0, 2) for _ in range(rank - 2)] for _ in range(2))
@@ -90,12 +90,12 @@ def padded(d: Draw, x: Value) -> Value:
 
 
 def resized(d: Draw, x: Value) -> Value:
-    """By a factor or to a size."""
+    """Resizes by a factor or to a size."""
     mode = d.pick(("nearest", "linear"))
     forms = ("half_pixel", "asymmetric", "align_corners")
     attributes = {"mode": mode, "coordinate_transformation_mode": d.pick(forms)}
     if mode == "nearest":
-        # A pixel between two is next to a tie: who computes it in float32 may take the other.
+        # A coordinate between two pixels may be near a tie, which float32 may round the other way.
         attributes["coordinate_transformation_mode"] = d.pick(forms[:2])
         attributes["nearest_mode"] = d.pick(("floor", "round_prefer_floor"))
     if d.chance(0.5):
@@ -106,7 +106,7 @@ def resized(d: Draw, x: Value) -> Value:
 
 
 def pooled(d: Draw, x: Value) -> Value:
-    """The largest or the mean of windows, or of all pixels."""
+    """The maximum or mean of windows, or of all pixels."""
     if d.chance(0.2):
         return d.node(d.pick(("GlobalAveragePool", "GlobalMaxPool")), x)
     rank = len(x.shape) - 2
@@ -126,7 +126,7 @@ def pooled(d: Draw, x: Value) -> Value:
 
 
 def squeezed(d: Draw, x: Value) -> Value:
-    """Squeeze and excite: channels weighted by what all pixels say."""
+    """Squeeze and excite: scales channels by a function of the mean over all pixels."""
     if d.chance(0.5):
         mean = d.node("GlobalAveragePool", x)
     else:
@@ -137,7 +137,7 @@ def squeezed(d: Draw, x: Value) -> Value:
 
 
 def turned(d: Draw, x: Value) -> Value:
-    """Transposed, with something on it, and back; or not back."""
+    """Transposes, applies an operator, and perhaps transposes back."""
     order = list(range(len(x.shape)))
     if d.chance(0.6):
         order = [0, *order[2:], 1]
@@ -151,7 +151,7 @@ def turned(d: Draw, x: Value) -> Value:
 
 
 def reshaped(d: Draw, x: Value) -> Value:
-    """Flat and back, or two axes joined."""
+    """Flattens and restores the shape, or merges two axes."""
     if d.chance(0.3):
         flat = d.node("Flatten", x, axis=d.integer(0, len(x.shape)))
         flat = d.attempt(lambda: unary(d, flat), flat)
@@ -161,14 +161,14 @@ def reshaped(d: Draw, x: Value) -> Value:
 
 
 def blocks(d: Draw, x: Value) -> Value:
-    """Channels to pixels or back."""
+    """DepthToSpace or SpaceToDepth."""
     if d.chance(0.6):
         return d.node("DepthToSpace", x, blocksize=2, mode=d.pick(("DCR", "CRD")))
     return d.node("SpaceToDepth", x, blocksize=2)
 
 
 def gathered(d: Draw, x: Value) -> Value:
-    """Some indices of an axis, in any order, negative ones too."""
+    """Gathers some indices of an axis, in any order, perhaps negative."""
     axis = d.integer(0, len(x.shape) - 1)
     extent = x.shape[axis]
     indices = d.numbers.integers(-extent, extent, d.integer(1, extent + 1))
@@ -176,7 +176,7 @@ def gathered(d: Draw, x: Value) -> Value:
 
 
 def stretched(d: Draw, x: Value) -> Value:
-    """Repeated along axes."""
+    """Repeats a value along axes, or broadcasts its reduction."""
     if d.chance(0.5):
         counts = [d.pick((1, 1, 2)) for _ in x.shape]
         return d.node("Tile", x, d.integers(*counts))
@@ -186,7 +186,7 @@ def stretched(d: Draw, x: Value) -> Value:
 
 
 def classified(d: Draw, x: Value) -> Value:
-    """A reduction that a head of a network ends with."""
+    """A reduction at the end of a classifier."""
     form = d.pick(("ArgMax", "Softmax", "ReduceMean"))
     if form == "ArgMax":
         found = d.node("ArgMax", x, axis=d.integer(0, len(x.shape) - 1), keepdims=d.integer(0, 1))
@@ -198,7 +198,7 @@ def classified(d: Draw, x: Value) -> Value:
 
 
 def branches(d: Draw, x: Value) -> Value:
-    """Two ways from one value that meet again."""
+    """Two branches from one value that meet again."""
     left = d.attempt(lambda: dense(d, x), x)
     right = d.attempt(lambda: pooled(d, x) if d.chance(0.5) else pointwise(d, x), x)
     if left.shape == right.shape and d.chance(0.6):

@@ -1,4 +1,4 @@
-"""What graphs of all families have in them: sizes, epilogues, activations."""
+"""Parts that motifs of all families use: sizes, epilogues, activations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx
 
 from ..drawing import Draw, Value
 
-# Around the widths of vectors and tiles, and a few blocks of them.
+# Next to the widths of vectors and tiles, and some multiples of blocks.
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 100)
 ACTIVATIONS = (
     *("Relu", "Sigmoid", "Tanh", "Erf", "Softplus", "Softsign", "Elu", "Selu", "Celu", "LeakyRelu"),
@@ -23,22 +23,22 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def size(d: Draw, most: int = 100) -> int:
-    """A size that some kernel has a border at."""
+    """A size next to some kernel's limit."""
     return d.pick([each for each in SIZES if each <= most])
 
 
 def batch(d: Draw, most: int = 3) -> int:
-    """How many samples."""
+    """A batch size."""
     return d.integer(1, most)
 
 
 def weight(d: Draw, *shape: int, terms: int) -> Value:
-    """A weight that keeps the size of what it multiplies, with so many terms in a sum."""
+    """A weight whose product keeps its input's magnitude; each sum has `terms` terms."""
     return d.constant(d.normal(*shape, scale=terms**-0.5))
 
 
 def operand(d: Draw, value: Value) -> Value:
-    """Something that broadcasts with a value: a number, a row, a column, a tensor, an older one."""
+    """An operand that broadcasts with a value: a number, row, column, tensor or an older value."""
     shape = value.shape
     older = [each for each in d.values if each.shape == shape and each.dtype == value.dtype]
     if len(older) > 1 and d.chance(0.3):
@@ -63,7 +63,7 @@ def operand(d: Draw, value: Value) -> Value:
 
 
 def binary(d: Draw, value: Value) -> Value:
-    """Two operands; the second keeps the first in bounds."""
+    """An operator of two operands; the second one keeps the result in bounds."""
     op = d.pick(BINARY)
     other = operand(d, value)
     if op == "PRelu":
@@ -86,7 +86,7 @@ def binary(d: Draw, value: Value) -> Value:
 
 
 def unary(d: Draw, value: Value) -> Value:
-    """One operand, moved to where the operator is defined."""
+    """An operator of one operand, which is first moved into the operator's domain."""
     if d.chance(0.55):
         return activation(d, value)
     op = d.pick(UNARY)
@@ -101,7 +101,7 @@ def unary(d: Draw, value: Value) -> Value:
 
 
 def activation(d: Draw, value: Value) -> Value:
-    """A function between layers, as one operator or as exporters write it."""
+    """An activation, as one operator or in the form of exporters."""
     form = d.pick((*ACTIVATIONS, "silu", "gelu", "gelu_tanh", "clip", "hard_swish", "quick_gelu"))
     if form == "silu":
         return d.node("Mul", value, d.node("Sigmoid", value))
@@ -131,7 +131,7 @@ def activation(d: Draw, value: Value) -> Value:
 
 
 def erf_gelu(d: Draw, x: Value) -> Value:
-    """GELU as PyTorch exports it, in one of the orders of its factors."""
+    """GELU in the form of PyTorch's exporter, with its factors in one of several orders."""
     root = d.node("Div", x, d.constant(np.float32(2**0.5)))
     one = d.node("Add", d.node("Erf", root), d.constant(np.float32(1)))
     half = d.constant(np.float32(0.5))
@@ -141,7 +141,7 @@ def erf_gelu(d: Draw, x: Value) -> Value:
 
 
 def tanh_gelu(d: Draw, x: Value) -> Value:
-    """GELU's approximation as exporters write it."""
+    """GELU's approximation by tanh in the form of exporters."""
     cube = d.node("Pow", x, d.constant(np.float32(3)))
     inner = d.node("Add", x, d.node("Mul", cube, d.constant(np.float32(0.044715))))
     scaled = d.node("Mul", inner, d.constant(np.float32((2 / np.pi) ** 0.5)))
@@ -150,7 +150,7 @@ def tanh_gelu(d: Draw, x: Value) -> Value:
 
 
 def chosen(d: Draw, value: Value) -> Value:
-    """Where, with a condition computed or constant."""
+    """Where, with a computed or constant condition."""
     other = operand(d, value)
     if d.chance(0.3):
         shape = d.pick((value.shape, value.shape[-1:], (), (1,)))
@@ -163,7 +163,7 @@ def chosen(d: Draw, value: Value) -> Value:
 
 
 def there_and_back(d: Draw, value: Value) -> Value:
-    """Through another type: a cast, or a quantisation."""
+    """Casts or quantises to another type and back."""
     if d.chance(0.5):
         to = d.pick(("FLOAT16", "BFLOAT16", "INT32", "INT8", "DOUBLE", "INT64"))
         middle = d.node("Cast", value, to=getattr(onnx.TensorProto, to))
@@ -178,7 +178,7 @@ STEPS = (unary, unary, binary, binary, binary, chosen, there_and_back)
 
 
 def epilogue(d: Draw, value: Value, most: int = 6) -> Value:
-    """Elementwise operators behind a value; those that would not do are left out."""
+    """Applies elementwise operators to a value; skips unsuitable ones."""
     for _ in range(d.integer(0, most)):
         step = d.pick(STEPS)
         value = d.attempt(lambda step=step, value=value: step(d, value), value)

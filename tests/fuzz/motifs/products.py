@@ -1,4 +1,4 @@
-"""Matrix products of every form, with long epilogues, shared operands, and products of products."""
+"""Matrix products of every form, with long epilogues, shared operands, and chains of products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .parts import batch, epilogue, size, weight
 
 
 def product(d: Draw) -> None:
-    """One to three products; each takes the last value, or one of the first again."""
+    """Draws one to three products; each one takes the last value, or an earlier one."""
     value = d.input(d.normal(*_leading(d), size(d), size(d)))
     for _ in range(d.integer(1, 3)):
         source = d.pick([each for each in d.values if len(each.shape) > 1 and each.dtype == "f4"])
@@ -25,7 +25,7 @@ def _leading(d: Draw) -> tuple[int, ...]:
 
 
 def _dense(d: Draw, x: Value) -> Value:
-    """By a constant weight, mostly with a bias."""
+    """A product with a constant weight, mostly with a bias."""
     depth, columns = x.shape[-1], size(d)
     y = d.node("MatMul", x, weight(d, depth, columns, terms=depth))
     if d.chance(0.7):
@@ -35,7 +35,7 @@ def _dense(d: Draw, x: Value) -> Value:
 
 
 def _gemm(d: Draw, x: Value) -> Value:
-    """With its attributes, on a matrix."""
+    """Gemm on a matrix, with its attributes."""
     if len(x.shape) != 2:
         x = d.node("Reshape", x, d.integers(-1, x.shape[-1]))
     turned, flipped = d.chance(0.3), d.chance(0.5)
@@ -51,7 +51,7 @@ def _gemm(d: Draw, x: Value) -> Value:
 
 
 def _runtime(d: Draw, x: Value) -> Value:
-    """By an input, perhaps transposed, and perhaps with a batch of its own."""
+    """A product with an input, perhaps transposed, and perhaps with a batch of that input."""
     depth, columns = x.shape[-1], size(d, 65)
     leading = d.pick((x.shape[:-2], (), tuple(1 for _ in x.shape[:-2])))
     if d.chance(0.4):
@@ -64,7 +64,7 @@ def _runtime(d: Draw, x: Value) -> Value:
 
 
 def _siblings(d: Draw, x: Value) -> Value:
-    """Two or three products of one value, joined again."""
+    """Two or three products of one value, whose results are joined."""
     depth, columns = x.shape[-1], size(d, 65)
     parts = [
         epilogue(d, d.node("MatMul", x, weight(d, depth, columns, terms=depth)), 2)
@@ -79,7 +79,7 @@ def _siblings(d: Draw, x: Value) -> Value:
 
 
 def _vector(d: Draw, x: Value) -> Value:
-    """With an operand of one dimension."""
+    """A product with a vector."""
     depth = x.shape[-1]
     if d.chance(0.5):
         y = d.node("MatMul", x, weight(d, depth, terms=depth))
@@ -88,7 +88,7 @@ def _vector(d: Draw, x: Value) -> Value:
 
 
 def _einsum(d: Draw, x: Value) -> Value:
-    """As a formula."""
+    """A product as an Einsum."""
     depth, columns = x.shape[-1], size(d, 33)
     if d.chance(0.5):
         return d.node("Einsum", x, weight(d, depth, columns, terms=depth), equation="...k,kn->...n")
@@ -96,7 +96,7 @@ def _einsum(d: Draw, x: Value) -> Value:
 
 
 def _fused(d: Draw, x: Value) -> Value:
-    """ONNX Runtime's product with a scale and transposed operands."""
+    """ONNX Runtime's FusedMatMul, with a scale and transposed operands."""
     depth, columns = x.shape[-1], size(d, 65)
     flipped = d.chance(0.5)
     shape = (columns, depth) if flipped else (depth, columns)
@@ -105,7 +105,7 @@ def _fused(d: Draw, x: Value) -> Value:
 
 
 def _moved(d: Draw, x: Value) -> Value:
-    """Transposed, reshaped or sliced between products."""
+    """Transposes, reshapes or slices a value between products."""
     rank = len(x.shape)
     if d.chance(0.4):
         return d.node("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])

@@ -12,13 +12,13 @@ BYTES = (np.uint8, np.int8)
 
 
 def quantized(d: Draw) -> None:
-    """Layers of one form, or of several."""
+    """Draws layers of one quantised form, or of several."""
     form = d.pick((qdq_products, qdq_convolutions, q_operators, q_convolutions, dynamic, few_bits))
     form(d)
 
 
 def scale_of(d: Draw, usual: float) -> float:
-    """A power of two, which makes ties exact, or any number."""
+    """A scale: a power of two, which gives exact ties, or any number."""
     if d.chance(0.4):
         return float(2.0 ** round(np.log2(usual)))
     return float(np.float32(usual * d.rng.uniform(0.6, 1.6)))
@@ -32,7 +32,7 @@ def zero_of(d: Draw, dtype: type) -> Array:
 
 
 def there_and_back(d: Draw, x: Value) -> Value:
-    """QuantizeLinear and DequantizeLinear, for the values that x has."""
+    """QuantizeLinear and DequantizeLinear, with a scale for the values of x."""
     dtype = d.pick(BYTES)
     largest = float(np.abs(x.array).max(initial=1e-3)) or 1.0
     parameters = [d.constant(np.float32(scale_of(d, largest / 100))), d.constant(zero_of(d, dtype))]
@@ -40,7 +40,7 @@ def there_and_back(d: Draw, x: Value) -> Value:
 
 
 def q_weight(d: Draw, shape: tuple[int, ...], axis: int, terms: int) -> Value:
-    """A dequantised weight, with one scale or one for each index of an axis."""
+    """A dequantised weight, with one scale or one scale per index of an axis."""
     dtype = d.pick((np.int8, np.int8, np.uint8))
     limits = np.iinfo(dtype)
     values = d.numbers.integers(limits.min, limits.max, shape, dtype, endpoint=True)
@@ -82,7 +82,7 @@ def _qdq_product(d: Draw, x: Value) -> Value:
 
 
 def _between(d: Draw, x: Value) -> Value:
-    """What stands between quantised layers."""
+    """Operators between quantised layers."""
     form = d.pick(("nothing", "activation", "binary", "quantised"))
     if form == "activation":
         return activation(d, x)
@@ -135,7 +135,7 @@ def _scaled(d: Draw, dtype: type, usual: float) -> list[Value]:
 
 
 def q_operators(d: Draw) -> None:
-    """QLinearMatMul, QGemm, and QLinearAdd, -Mul, -LeakyRelu and -Sigmoid behind them."""
+    """Draws QLinearMatMul or QGemm, then QLinearAdd, -Mul, -LeakyRelu and -Sigmoid."""
     dtype, w_dtype = d.pick(BYTES), d.pick(BYTES)
     rows, depth, columns = size(d, 33), size(d), size(d)
     a = [d.input(_bytes(d, dtype, rows, depth)), *_scaled(d, dtype, 0.02)]
@@ -163,7 +163,7 @@ def _q_elementwise(d: Draw, x: Value, dtype: type, y: list[Value]) -> Value:
 
 
 def q_convolutions(d: Draw) -> None:
-    """QLinearConv and ConvInteger."""
+    """Draws QLinearConv and ConvInteger."""
     dtype, w_dtype = d.pick(BYTES), d.pick(BYTES)
     channels, outer, window = d.pick(CHANNELS), d.pick(CHANNELS), d.pick((1, 2, 3))
     x = d.input(_bytes(d, dtype, batch(d, 2), channels, d.integer(3, 9), d.integer(3, 9)))
@@ -184,7 +184,7 @@ def q_convolutions(d: Draw) -> None:
 
 
 def dynamic(d: Draw) -> None:
-    """DynamicQuantizeLinear and MatMulInteger."""
+    """Draws DynamicQuantizeLinear and MatMulInteger."""
     value = d.input(d.normal(*d.pick(((), (batch(d),))), size(d, 33), size(d)))
     for _ in range(d.integer(1, 2)):
         value = d.attempt(lambda value=value: _dynamic_product(d, value), value)
@@ -206,7 +206,7 @@ def _dynamic_product(d: Draw, x: Value) -> Value:
 
 
 def few_bits(d: Draw) -> None:
-    """MatMulNBits, and products with weights that alone are quantised."""
+    """Draws MatMulNBits, and products whose weights alone are quantised."""
     value = d.input(d.normal(*d.pick(((), (batch(d),))), size(d, 17), d.pick((16, 32, 64, 96))))
     for _ in range(d.integer(1, 2)):
         depth, columns = value.shape[-1], d.pick((16, 32, 48, 64, 33, 7))

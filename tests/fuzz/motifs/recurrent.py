@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN of all forms, some behind each other."""
+"""LSTM, GRU and RNN in all forms, also chained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITH_LAYOUT, WITH_BFLOAT16 = 14, 22  # opsets
 
 
 def recurrent(d: Draw) -> None:
-    """One or two layers, of no step from time to time."""
+    """Draws one or two layers, sometimes with zero steps."""
     kinds = ["float32"] * 12 + ["float16", "float64"]
     kind = d.pick([*kinds, *["bfloat16"] * (2 if d.opset >= WITH_BFLOAT16 else 0)])
     dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
@@ -28,7 +28,7 @@ def recurrent(d: Draw) -> None:
 
 
 def _layer(d: Draw, x: Value, dtype: np.dtype[Any]) -> Value:
-    """A layer of inputs [steps, batch, input]; what it gives is [steps, batch, ...]."""
+    """A layer on [steps, batch, input]; its result is [steps, batch, ...]."""
     op, direction = d.pick(tuple(GATES)), d.pick(DIRECTIONS)
     hidden, sides = size(d, 49), 2 if direction == "bidirectional" else 1
     layout = int(d.opset >= WITH_LAYOUT and d.chance(0.2))
@@ -67,7 +67,7 @@ def _layer(d: Draw, x: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def _attributes(d: Draw, op: str, sides: int) -> dict[str, Any]:
-    """Functions and forms; the functions of two directions mostly differ."""
+    """Activations and other attributes; the two directions mostly have different activations."""
     found: dict[str, Any] = {}
     if d.chance(0.25):
         found["clip"] = d.pick((0.3, 1.0, 2.0))

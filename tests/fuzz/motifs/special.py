@@ -23,7 +23,7 @@ REDUCTIONS = ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean")
 
 
 def special(d: Draw) -> None:
-    """Operators on special values, alone or behind a product with the identity's kin."""
+    """Draws operators on special values, alone or on sums of their rows."""
     shape = (d.pick(SIZES[:14]), d.pick(SIZES[:14]))
     value = d.input(_array(d, shape))
     if d.chance(0.4):

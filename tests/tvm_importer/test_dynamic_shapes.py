@@ -1,4 +1,4 @@
-"""Models of TVM's importer whose shapes or paths are known only when they run."""
+"""Models of TVM's importer with dynamic shapes or control flow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHT = RANDOM.uniform(-1, 1, (8, 24)).astype(np.float32)
 
 
 def info(name: str, shape: list[int | str], dtype: Any = np.float32) -> onnx.ValueInfoProto:
-    """An input or output."""
+    """Declares an input or output."""
     return helper.make_tensor_value_info(
         name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
     )
@@ -37,14 +37,14 @@ def model(
     outputs: list[onnx.ValueInfoProto],
     **constants: Any,
 ) -> onnx.ModelProto:
-    """A model of opset 16."""
+    """Builds a model of opset 16."""
     tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
 
 
 def check(made: onnx.ModelProto, *runs: Feeds) -> None:
-    """One program gives ONNX Runtime's results in every run."""
+    """One program gives ONNX Runtime's results for every feed."""
     session = literal_session(made)
     main = relax.VirtualMachine(compiled(from_onnx(made)), tvm.cpu())["main"]
     for feeds in runs:
@@ -56,12 +56,12 @@ def check(made: onnx.ModelProto, *runs: Feeds) -> None:
 
 
 def floats(*shape: int) -> NDArray[Any]:
-    """Of float32, in [-2, 2]."""
+    """float32 values in [-2, 2]."""
     return RANDOM.uniform(-2, 2, shape).astype(np.float32)
 
 
-def test_a_product_of_an_open_number_of_rows() -> None:
-    """Rows of heads, as in attention."""
+def test_a_product_with_a_dynamic_number_of_rows() -> None:
+    """Rows split into heads, as in attention."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"]),
         helper.make_node("Relu", ["product"], ["positive"]),
@@ -84,7 +84,7 @@ def test_repeats_that_are_an_input() -> None:
 
 
 def test_a_condition_chooses_between_products() -> None:
-    """Both ways through one program; the condition is computed."""
+    """One program takes either branch; its condition is computed."""
 
     def branch(op: str) -> onnx.GraphProto:
         nodes = [
@@ -106,7 +106,7 @@ def test_a_condition_chooses_between_products() -> None:
 
 
 def test_sizes_that_are_data() -> None:
-    """Places of what is not zero, and the rows that a condition keeps."""
+    """Indices of nonzero elements, and the rows that a condition selects."""
     nodes = [
         helper.make_node("NonZero", ["x"], ["places"]),
         helper.make_node("Compress", ["x", "kept"], ["rows"], axis=0),
@@ -136,7 +136,7 @@ def test_sequences_within_a_model(keep: int) -> None:
 
 
 def _slice_model() -> onnx.ModelProto:
-    """Of two axes, the first of an open size; all bounds are inputs."""
+    """A slice of two axes, the first dynamic, with all bounds as inputs."""
     bounds = ["starts", "ends", "axes", "steps"]
     return model(
         [helper.make_node("Slice", ["x", *bounds], ["y"])],
@@ -152,7 +152,7 @@ def _slice_feeds(*bounds: tuple[int, int]) -> Feeds:
 
 
 def test_a_slice_between_bounds_that_are_inputs() -> None:
-    """Forwards, backwards, of nothing, and by the largest steps that there are."""
+    """Slices forwards, backwards, to nothing, and by the largest possible steps."""
     least, most = -(2**63), 2**63 - 1
     check(
         _slice_model(),

@@ -1,4 +1,4 @@
-"""Sizes that a few integers of the inputs tell."""
+"""Sizes that a few integers of the inputs determine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tvm import relax, tirx
 
-from relay_passes.vm.entries import ToldSizes
+from relay_passes.vm.entries import DeterminedSizes
 
 op = relax.op
 Count = Callable[[relax.BlockBuilder, relax.Var, relax.Var], relax.Expr]
@@ -15,7 +15,7 @@ N = tirx.Var("n", "int64")
 
 
 def function(count: Count, dtype: str = "int64") -> tuple[relax.Function, tirx.Var]:
-    """x: float32[n, 4], asked: int64[1] -> zeros of as many rows as they count; and that size."""
+    """x: float32[n, 4], asked: int64[1] -> zeros with `count` rows; and that number of rows."""
     x = relax.Var("x", relax.TensorType((N, 4), "float32"))
     asked = relax.Var("asked", relax.TensorType((1,), dtype))
     builder, found = relax.BlockBuilder(), tirx.Var("found", "int64")
@@ -33,7 +33,7 @@ def of_sizes(builder: relax.BlockBuilder, _x: relax.Var, asked: relax.Var) -> re
 
 
 def of_a_range(builder: relax.BlockBuilder, _x: relax.Var, asked: relax.Var) -> relax.Expr:
-    """Data as many as there are rows."""
+    """Computes the size from a tensor with one element per row."""
     return op.add(asked, op.max(builder.emit(op.arange(0, N)), axis=0, keepdims=True))
 
 
@@ -42,24 +42,24 @@ def of_numbers(builder: relax.BlockBuilder, x: relax.Var, _asked: relax.Var) -> 
     return builder.emit(op.reshape(builder.emit(op.astype(sums, "int64")), (1,)))
 
 
-def test_a_size_is_told_by_integers_and_other_sizes() -> None:
+def test_integers_and_other_sizes_determine_a_size() -> None:
     main, found = function(of_sizes)
-    told = ToldSizes(main)
-    assert told.are_told([found, N])
+    sizes = DeterminedSizes(main)
+    assert sizes.are_determined([found, N])
     bindings = list(main.body.blocks[0].bindings)
-    assert told.bindings([found]) == bindings[1:-1]  # not what they do not need
-    assert told.bindings([N]) == []
+    assert sizes.bindings([found]) == bindings[1:-1]  # without the unneeded relu and the result
+    assert sizes.bindings([N]) == []
 
 
 @pytest.mark.parametrize("count", [of_numbers, of_a_range])
-def test_what_takes_more_is_not_done_twice(count: Count) -> None:
+def test_a_size_that_needs_large_tensors_is_not_determined(count: Count) -> None:
     main, found = function(count)
-    told = ToldSizes(main)
-    assert not told.are_told([found])
-    assert not told.are_told([N, found])
-    assert told.bindings([found]) == []
+    sizes = DeterminedSizes(main)
+    assert not sizes.are_determined([found])
+    assert not sizes.are_determined([N, found])
+    assert sizes.bindings([found]) == []
 
 
-def test_a_size_of_elsewhere_is_not_told() -> None:
+def test_a_size_of_another_function_is_not_determined() -> None:
     main, _ = function(of_sizes)
-    assert not ToldSizes(main).are_told([tirx.Var("other", "int64")])
+    assert not DeterminedSizes(main).are_determined([tirx.Var("other", "int64")])
