@@ -11,13 +11,17 @@ A block of 32 steps takes, for each vector of accumulators, 8 vpdpbusd, a conver
 multiplications by scales: 11 instructions of the vector ports, where f32 takes 32 and a part of
 what scales the weight. So at most 8/11 of the peak of vpdpbusd are reached. A weight's byte takes a
 mask and half a shift, once for a block of rows.
+
+Few rows make these bytes in registers, next to the products: 24 instructions for a block of 32
+steps of a row and a vector of columns, where f32 takes 94. What they wait for is the weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -30,21 +34,25 @@ from microkernels.registry import kernels_for
 from microkernels.tile import Tile
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
 from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns
 from tir_schedules.epilogue.tile_results import Results
 
+from .few_rows import FewRows
 from .narrow_weight import NarrowWeight
 from .staged_panels import staged_panel
 from .tile_loops import TileLoops
 from .tile_products import LoadPanel, OperandA, OperandB, RegisterTiles, TileContext
-from .weight_only_tiles import MOST_ROWS, WeightOnlyTiles
+from .weight_only_tiles import MOST_ROWS, WeightOnlyTiles, serial
 
 TYPES = ("int8", "uint8")  # of what the kernels multiply
 BLOCKS = (16, 256)  # steps of the shortest and of the longest block, as in ONNX Runtime
 LEVELS = 127.0
+MOST_WORDS = 8  # of a column whose products are written out: those of longer blocks are a loop
 # A block whose largest number is smaller is 0: the inverse of its unit would not be finite.
 _SMALLEST = 2.0**-100
 
@@ -65,17 +73,37 @@ def suits(weight: NarrowWeight, k: int) -> bool:
 
 
 def loops(
-    tiles: WeightOnlyTiles, kernel: Microkernel, plan: ProductPlan, results: Results, rows: int
+    tiles: WeightOnlyTiles,
+    kernel: Microkernel,
+    plan: ProductPlan,
+    results: Results,
+    rows: int,
+    staged: bool = True,
 ) -> TileLoops:
-    """The loops of a product whose blocks have so many rows at most."""
-    a = QuantizedRows(tiles, kernel, max(rows, plan.rows))
-    b = UnsignedPanels(tiles.weight, tiles.packed, plan)
-    return TileLoops(plan, a, b, results, tiles=QuantizedTiles(a))
+    """The loops of a product whose blocks have so many rows at most.
+
+    Its panels are unsigned bytes in cache if `staged`; few of a dynamic number of rows read the
+    packed weight in any case.
+    """
+    few = most_few(plan) if staged else MOST_ROWS
+    a = QuantizedRows(tiles, kernel, max(rows, plan.rows), few)
+    if not staged:
+        return TileLoops(plan, a, OperandB(), results, tiles=FewQuantizedTiles(a))
+    b, many = UnsignedPanels(tiles.weight, tiles.packed, plan), QuantizedTiles(a)
+    return TileLoops(plan, a, b, results, tiles=many, few_rows=FewQuantizedRows(rows=a))
+
+
+def most_few(plan: ProductPlan) -> int:
+    """Rows that are few: fewer than a tile has, if their number is dynamic, else none."""
+    return max(0, min(MOST_ROWS, plan.rows - 1)) if is_open((plan.m,)) else 0
 
 
 @dataclass
 class QuantizedRows(OperandA):
     """A block of rows, quantised: [blocks of K][rows][elements of a block].
+
+    Few rows are [rows][blocks of K][elements of a block]: their blocks would share one set of L1 if
+    room for other rows lay between them.
 
     Room for it is in the block of the PrimFunc under construction.
 
@@ -87,11 +115,14 @@ class QuantizedRows(OperandA):
         What multiplies.
     most_rows : int
         Rows of the largest block.
+    few : int
+        How many rows are few.
     """
 
     tiles: WeightOnlyTiles
     kernel: Microkernel
     most_rows: int
+    few: int = 0
     begins = True
 
     def __post_init__(self) -> None:
@@ -111,21 +142,19 @@ class QuantizedRows(OperandA):
         self.sums = room(size, "float32") if fractions else None
 
     def begin(self, row: Expr, rows: Index) -> None:
-        """As of `OperandA`; few rows of a dynamic number are multiplied in f32."""
-        self.block = row
+        """As of `OperandA`."""
+        self.block, blocks = row, self.tiles.weight.blocks
+        # How far blocks and rows are apart.
+        apart: tuple[Index, Index] = (self.most_rows, 1)
         if isinstance(rows, int):
-            self._quantize(row, rows)
-        else:
-            with I.If(rows > MOST_ROWS), I.Then():
-                self._quantize(row, rows)
-
-    def _quantize(self, row: Expr, rows: Index) -> None:
-        blocks = self.tiles.weight.blocks
+            apart = (1, blocks) if rows <= self.few else apart
+        elif self.few:
+            few, one = ex.materialise(rows <= self.few), tirx.const(1, "int32")
+            between = tirx.Select(few, one, tirx.const(self.most_rows, "int32"))
+            rows_between = tirx.Select(few, tirx.const(blocks, "int32"), one)
+            apart = ex.materialise(between), ex.materialise(rows_between)
         with I.serial(rows) as i, I.serial(blocks) as number, opaque_block("quantize"):
-            self._block(row + i, number, self._place(number, i))
-
-    def _place(self, number: Expr, row: Index) -> Expr:
-        return number * self.most_rows + row
+            self._block(row + i, number, number * apart[0] + i * apart[1])
 
     def _block(self, row: Expr, number: Expr, place: Expr) -> None:
         size, lanes = self.tiles.weight.block, self.kernel.lanes
@@ -155,9 +184,10 @@ class QuantizedRows(OperandA):
         if self.sums is not None:
             I.buffer_store(self.sums, ex.cast("float32", -total) * unit, [place])
 
-    def within(self, row: Index, number: Expr) -> Expr:
-        """The place of a block of K of a row."""
-        return self._place(number, Analyzer().simplify(row - self.block))
+    def within(self, row: Index, number: Expr, few: bool = False) -> Expr:
+        """The place of a block of K of a row; of one of few if so."""
+        row = Analyzer().simplify(row - self.block)
+        return row * self.tiles.weight.blocks + number if few else number * self.most_rows + row
 
     def step(self, place: Expr, step: Index) -> Any:
         """A step of K of the block at a place, as the kernel's `emit` takes it."""
@@ -212,6 +242,7 @@ class QuantizedTiles(RegisterTiles):
     """
 
     rows: QuantizedRows
+    few: ClassVar[bool] = False
 
     def emit(self, tile: TileContext) -> Tile:
         """As of `RegisterTiles`."""
@@ -220,22 +251,30 @@ class QuantizedTiles(RegisterTiles):
         steps = weights.weight.block // kernel.kr
         with I.serial(count // steps) as number, opaque_block("products"):
             block = ex.materialise(first // steps + number)
-            places = [ex.materialise(rows.within(tile.row + i, block)) for i in range(tile.rows)]
+            found = (rows.within(tile.row + i, block, self.few) for i in range(tile.rows))
+            places = [ex.materialise(place) for place in found]
 
             def start(i: Index, _: int) -> Expr:
                 return ex.splat(rows.starts[places[i]], kernel.lanes)
 
-            def read_a(i: int, ks: Sequence[Index]) -> Any:
-                return rows.step(places[i], ks[0])
-
-            def read_b(j: int, ks: Sequence[Index]) -> Any:
-                return tile.load_b(tile.vector, tile.vectors, block * steps + ks[0], j)
-
             sums = kernel.begin(tile.rows, tile.vectors, start)
-            kernel.accumulate(sums, range(tile.rows), (steps,), read_a, read_b)
+            self._add_products(tile, sums, block, places)
             for j in range(tile.vectors):
                 self._scale(tile, sums, totals, j, block, places)
         return totals
+
+    def _add_products(self, tile: TileContext, sums: Tile, block: Expr, places: list[Expr]) -> None:
+        """Adds the products of a block of K to the sums."""
+        kernel = self.rows.kernel
+        steps = self.rows.tiles.weight.block // kernel.kr
+
+        def read_a(i: int, ks: Sequence[Index]) -> Any:
+            return self.rows.step(places[i], ks[0])
+
+        def read_b(j: int, ks: Sequence[Index]) -> Any:
+            return tile.load_b(tile.vector, tile.vectors, block * steps + ks[0], j)
+
+        kernel.accumulate(sums, range(tile.rows), (steps,), read_a, read_b)
 
     def _scale(
         self, tile: TileContext, sums: Tile, totals: Tile, j: int, block: Expr, places: list[Expr]
@@ -256,3 +295,60 @@ class QuantizedTiles(RegisterTiles):
             value = ex.bind(ex.cast("float32", sums.value(i, j)) * scale)
             total = multiply_add(total, value, ex.splat(rows.units[place], lanes))
             I.buffer_store(totals.buffers[i], total, [ex.ramp(j * lanes, lanes)])
+
+
+class FewQuantizedTiles(QuantizedTiles):
+    """Tiles of few rows, which read the packed weight: they make its bytes in registers."""
+
+    few = True
+
+    def _add_products(self, tile: TileContext, sums: Tile, block: Expr, places: list[Expr]) -> None:
+        """As of `QuantizedTiles`, written out for up to `MOST_WORDS` words of a column."""
+        weight = self.rows.tiles.weight
+        words = weight.block // weight.unit
+        together = math.gcd(words, MOST_WORDS)
+        with serial(words // together) as group:
+            for number in range(together):
+                self._add_words(tile, sums, block, group * together + number, places)
+
+    def _add_words(
+        self, tile: TileContext, sums: Tile, block: Expr, number: Index, places: list[Expr]
+    ) -> None:
+        """Adds the products of one word of a block of K of each column."""
+        rows, weight, packed = self.rows, self.rows.tiles.weight, self.rows.tiles.packed
+        unit, steps = block * (weight.block // weight.unit) + number, range(8 // weight.bits)
+        first = number * len(steps)
+        a = [[ex.bind(rows.step(place, first + step)) for place in places] for step in steps]
+        for j in range(tile.vectors):
+            word = weight.emit_words(packed, tile.vector, tile.vectors, j, unit)
+            word = ex.bind(weight.unsigned(word))
+            for step in steps:
+                elements = weight.bytes_at(word, step)
+                for i, row in enumerate(a[step]):
+                    rows.kernel.update(sums, i, j, row, elements)
+
+
+@dataclass(frozen=True)
+class FewQuantizedRows(FewRows):
+    """A few rows of a dynamic number, quantised as more are.
+
+    Attributes
+    ----------
+    rows : QuantizedRows
+        What is multiplied.
+    """
+
+    rows: QuantizedRows = field(kw_only=True)
+
+    def most(self, plan: ProductPlan) -> int:
+        """As of `FewRows`."""
+        return self.rows.few
+
+    def side(self, plan: ProductPlan, rows: int, group: Group) -> tuple[int, Microkernel]:
+        """One panel after the other: several at once, each a stream of memory, took up to 1.25 of
+        the time (Zen 5)."""
+        return 1, self.rows.kernel
+
+    def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
+        """As of `FewRows`."""
+        return FewQuantizedTiles(self.rows).emit(tile)

@@ -9,8 +9,8 @@ is one number for all. Wq may have more rows than A has columns: padding of the 
 With the attribute "rounded", "bfloat16", A and the weight may be rounded to that type. AMX tiles
 then multiply many rows: a block of a panel is expanded to bfloat16 in cache (weight_only_tiles.py).
 
-With the attribute "quantized", "int8", A may be quantised by blocks of K. Many rows are then
-multiplied by VNNI, where the CPU has it (quantized_rows.py).
+With the attribute "quantized", "int8", A may be quantised by blocks of K. It is then multiplied by
+VNNI, where the CPU has it (quantized_rows.py).
 
 With few rows the weight is decoded in registers, directly before the multiplication, and the sum of
 a block is scaled once. The limits are memory, and decoding one vector per step. With many rows
@@ -62,6 +62,7 @@ ROUNDING_CYCLES = 2.0
 # For a vector of the weight that becomes unsigned bytes, for a vector of A that is quantised, and
 # for one of sums of a block that is scaled.
 UNSIGNED_CYCLES, QUANTIZING_CYCLES, SCALING_CYCLES = 0.5, 8.0, 2.0
+FEW_UNSIGNED_CYCLES = 0.125  # a word of eight steps in registers; counted, not measured
 
 
 class WeightOnlyConfig(tile_config.MatmulConfig, frozen=True, kw_only=True):
@@ -98,7 +99,7 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
 
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
     """Either way for every kernel; of open sizes one has both ways, for any number of rows."""
-    kernels = f32_kernels(machine.isa)
+    kernels, few = f32_kernels(machine.isa), _are_few(region)
     if region.is_open:
         _, n, k = dimensions(region)
         for kernel in (*kernels, *_staging_kernels(region, machine.isa)):
@@ -109,25 +110,30 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         for staged in (False, True):
             yield _best(region, machine, kernel, staged)
     for kernel in _staging_kernels(region, machine.isa):
-        yield _best(region, machine, kernel, True)
+        for staged in (False, True) if few and not kernel.by_tiles else (True,):
+            yield _best(region, machine, kernel, staged)
+
+
+def _are_few(region: Region) -> bool:
+    """Whether rows are few, and their number is known: then a tile may decode the weight."""
+    return not region.is_open and dimensions(region)[0] <= weight_only_tiles.MOST_ROWS
 
 
 def f32_kernels(isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels of f32, which decode the weight of few rows whatever multiplies more."""
+    """The kernels of f32; their panels are those of all kernels."""
     return kernels_for(isa, "float32", "float32")
 
 
 def _byte_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels of bytes that may multiply a region's operands, quantised; none of few rows."""
-    m, _, k = dimensions(region)
-    few = not region.is_open and m <= weight_only_tiles.MOST_ROWS
-    if few or region.attrs.get("quantized") != "int8":
+    """The kernels of bytes that may multiply a region's operands, quantised."""
+    if region.attrs.get("quantized") != "int8":
         return ()
+    k = dimensions(region)[2]
     return quantized_rows.kernels(isa) if quantized_rows.suits(weight_format(region, 1), k) else ()
 
 
 def _staging_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels of other operands than f32, for which the weight is always staged."""
+    """The kernels of other operands than f32, for which the weight of many rows is staged."""
     return *_tile_kernels(region, isa), *_byte_kernels(region, isa)
 
 
@@ -156,8 +162,10 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         step_bytes = 4 * tile["vectors"] * kernel.lanes
         tile["k_block"] = min(tile["k_block"], max(1, machine.l2_bytes * 3 // 8 // step_bytes))
         return tile
-    rows = tile["rows"]
-    if m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel.lanes):
+    rows, vectors = tile["rows"], tile["vectors"]
+    if not _multiplies_f32(kernel):
+        pass  # sums and totals of few rows have room
+    elif m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel.lanes):
         vectors = narrow_weight.DIGIT_VECTORS
     elif kernel.lanes < 16:
         vectors = max(1 if rows > 4 else 2, 6 // rows)
@@ -191,7 +199,7 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     if kernel.by_tiles:
         decoding += ROUNDING_CYCLES
     elif not _multiplies_f32(kernel):
-        decoding = UNSIGNED_CYCLES
+        decoding = UNSIGNED_CYCLES if config.staged else FEW_UNSIGNED_CYCLES
         scaled = SCALING_CYCLES / weight_format(region, kernel.lanes).block
         others = plan.m * plan.k * (QUANTIZING_CYCLES / kernel.lanes + plan.n_vectors * scaled)
     return (
@@ -211,7 +219,8 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     if kernel not in _staging_kernels(region, isa):
         rule = "is not rounded" if kernel.by_tiles else "cannot be quantised"
         raise ConfigError(f"{kernel.name} does not multiply {region.key}, which {rule}")
-    if not (config.staged and config.threads_k == 1):
+    staged = config.staged or (_are_few(region) and not kernel.by_tiles)
+    if not (staged and config.threads_k == 1):
         raise ConfigError(f"{kernel.name} needs staged=True and threads_k=1")
     return kernel
 
@@ -219,8 +228,9 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
 def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
     """Whether few rows are multiplied as digits, see `narrow_weight`: on AVX2, where decoding the
     weight to f32 takes longer than fetching it."""
+    kernel = microkernel_named(config.kernel)
     few = region.is_open or (dimensions(region)[0] <= MOST_DIGIT_ROWS and not config.staged)
-    return few and _suits_digits(region, microkernel_named(config.kernel).lanes)
+    return few and _multiplies_f32(kernel) and _suits_digits(region, kernel.lanes)
 
 
 def _suits_digits(region: Region, lanes: int) -> bool:
@@ -362,12 +372,11 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             tiles = weight_only_tiles.WeightOnlyTiles(*given)
             expanded = weight_only_tiles.ExpandedPanels
             if region.is_open:
-                few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
                 if _multiplies_f32(kernel):
+                    few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
                     loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
                 else:
                     loops = quantized_rows.loops(tiles, kernel, plan, results, plan.m_block)
-                    loops = replace(loops, few_rows=few)
                 share_dynamic_rows(loops, config)
             else:
                 grid = ThreadGrid(plan)
@@ -380,7 +389,8 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                         loops = TileLoops(plan, a_rows, panels, results)
                     elif not _multiplies_f32(kernel):
                         block = min(plan.m_block, grid.most_rows)
-                        loops = quantized_rows.loops(tiles, kernel, plan, results, block)
+                        cut = plan, results, block, config.staged
+                        loops = quantized_rows.loops(tiles, kernel, *cut)
                     elif config.staged:
                         loops = TileLoops(plan, tiles.a, expanded(tiles, plan), results)
                     else:  # tiles decode the weight themselves
@@ -436,16 +446,16 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
 
     def at_run_time(self, region: Region, config: WeightOnlyConfig) -> str:
         """What is decided at run time, for `explain`."""
-        few = f"1 to {weight_only_tiles.MOST_ROWS} rows: the weight is decoded in registers"
+        most, more = weight_only_tiles.MOST_ROWS, "the weight expanded in cache"
+        few = f"1 to {most} rows: the weight is decoded in registers"
         if by_digits(region, config):
             few = (
                 f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three bytes; "
-                f"{MOST_DIGIT_ROWS + 1} to {weight_only_tiles.MOST_ROWS} or others: the weight is "
-                "decoded in registers"
+                f"{MOST_DIGIT_ROWS + 1} to {most} or others: the weight is decoded in registers"
             )
-        more = "the weight expanded in cache"
-        if not _multiplies_f32(microkernel_named(config.kernel)):
+        elif not _multiplies_f32(microkernel_named(config.kernel)):
             more = "activations quantised to int8 by blocks of the weight"
+            few = f"1 to {most} rows: {more}, the weight made bytes in registers"
         return f"{few}; more: tiles of up to {config.rows} rows, {more}"
 
     def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[loop_nest.LoopNest]:

@@ -267,7 +267,7 @@ def _positions(tile: Tile) -> list[tuple[int, int]]:
     return [(i, j) for i in range(tile.rows) for j in range(tile.vectors)]
 
 
-def _serial(count: int) -> AbstractContextManager[Index]:
+def serial(count: int) -> AbstractContextManager[Index]:
     """A loop, unless there is one turn alone."""
     return I.serial(count) if count > 1 else contextlib.nullcontext(0)
 
@@ -276,7 +276,7 @@ def _each_unit(body: Callable[[Index, int], None], steps: int, unit: int) -> Non
     """Runs `body(number of a unit, its steps)` for all units of `steps` steps of K."""
     whole, rest = divmod(steps, unit)
     if whole:
-        with _serial(whole) as number:
+        with serial(whole) as number:
             body(number, unit)
     if rest:
         body(whole, rest)

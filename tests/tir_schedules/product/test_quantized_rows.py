@@ -95,6 +95,20 @@ def test_formats_and_tails(isa: str, bits: int, dtype: str, zero: float | str) -
             check(region, arrays, run(region, arrays, isa, config, at_end=k_block == k))
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("bits", "dtype", "zero"), FORMATS, ids=str)
+def test_few_rows_read_the_packed_weight(
+    isa: str, bits: int, dtype: str, zero: float | str
+) -> None:
+    for m, k, n, block in [(1, 96, 35, 32), (2, 128, 48, 64), (3, 48, 17, 16), (4, 480, 65, 240)]:
+        region = quantized((m,), k, n, bits, block, dtype, zero)
+        arrays = arrays_of(region)
+        for rows, k_block in ((m, k), (1, 8)):
+            config = on_bytes(region, isa, rows=rows, k_block=k_block, staged=False)
+            check(region, arrays, run(region, arrays, isa, config, at_end=k_block == k))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_integer_is_exact(isa: str) -> None:
     """With units and scales of 1, sums below 2^24 are the integers themselves."""
@@ -107,6 +121,9 @@ def test_every_integer_is_exact(isa: str) -> None:
     for kernel in kernels(isa_named(isa)):
         config = on_bytes(region, isa, kernel, rows=kernel.mr, vectors=kernel.vectors)
         np.testing.assert_array_equal(run(region, arrays, isa, config), wanted)
+    few = quantized((4,), 256, 100, zero=8.0)
+    result = run(few, [arrays[0][:4], *arrays[1:]], isa, on_bytes(few, isa, staged=False))
+    np.testing.assert_array_equal(result, wanted[:4])
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -128,21 +145,19 @@ def test_rows_of_zeros_tiny_numbers_and_numbers_that_are_not_finite(isa: str) ->
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_dynamic_rows(isa: str, threads: int) -> None:
-    """1 to 4 rows of a thread are multiplied in f32, more are quantised."""
+@pytest.mark.parametrize("height", [4, 6])
+def test_dynamic_rows(isa: str, threads: int, height: int) -> None:
+    """Few rows of a thread, less than a tile has, read the packed weight, more staged panels."""
     bias: dict[str, Any] = {"operands": (Tensor((70,), "float32"),), "epilogue": bias_relu()}
     region = quantized((LENGTH,), 96, 70, zero="blocks", **bias)
     tallest = max(kernels(isa_named(isa)), key=lambda kernel: kernel.mr)
-    config = on_bytes(region, isa, tallest, rows=6, m_block=8, k_block=16, threads_m=threads)
+    config = on_bytes(region, isa, tallest, rows=height, m_block=8, k_block=16, threads_m=threads)
     kernel = OpenKernel(region, isa, threads, config)
-    for length in (1, 4, 11, 23):
+    for length in (1, 2, 3, 4, 5, 11, 23):
         known = at_sizes(region, {"length": length})
         arrays = arrays_of(known)
         result = kernel.run({"length": length}, arrays)
-        if length > 4:
-            check(known, arrays, result)
-        else:
-            np.testing.assert_allclose(result, expected(known, arrays), rtol=1e-4, atol=1e-3)
+        check(known, arrays, result)
 
 
 def test_threads_and_leading_dimensions() -> None:
@@ -153,14 +168,15 @@ def test_threads_and_leading_dimensions() -> None:
         check(region, arrays, run(region, arrays, ISAS[1], config, threads=3))
 
 
-def test_many_rows_are_quantised_where_a_region_allows_it() -> None:
-    """Few rows are not: reading the weight takes as long, whatever multiplies."""
+def test_rows_are_quantised_where_a_region_allows_it() -> None:
     for isa, named in (("avx512_vnni", True), ("avx2_vnni", True), ("avx512", False)):
         machine = machine_for(isa)
         for region, allowed in (
             (quantized((128,), 1024, 1024), named),
             (quantized((LENGTH,), 1024, 1024), named),
-            (quantized((4,), 1024, 1024), False),
+            (quantized((4,), 1024, 1024), named),
+            (quantized((1,), 1024, 1024), named),
+            (region_of((1,), 1024, 1024), False),
             (region_of((128,), 1024, 1024), False),
             (quantized((128,), 1024, 1024, bits=8), False),
             (quantized((128,), 1024, 1024, block=512), False),
@@ -171,6 +187,8 @@ def test_many_rows_are_quantised_where_a_region_allows_it() -> None:
             assert found == allowed, (isa, region.key)
             name = WEIGHT_ONLY_MATMUL.kernel_name(region, config, machine.isa)
             assert ("s8u8s32" in name) == allowed
+            if found and not region.is_open:
+                assert config.staged == (region.inputs[0].shape[0] > 4)
 
 
 def test_configurations_that_are_refused() -> None:
