@@ -24,6 +24,7 @@ from tvm import relax, tirx
 
 from microkernels.base.arrays import SHIFT
 from microkernels.kernels.byte_pairs import pair_products, pair_sums
+from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import emission, product_plan
@@ -253,7 +254,7 @@ def per_block_shape(shape: Sequence[int]) -> tuple[int, int]:
 #
 # `unit` is a power of two, so large that the largest X of a span is below 2^23. Then the products
 # of a span are sums of integers, which vpmaddubsw and vpmaddwd make exactly, 32 of them in two
-# instructions; a weight is never converted to f32:
+# instructions, or vpdpbusd, 64 in one; a weight is never converted to f32:
 #
 #     sum of A[m, k] * (Wq[k, n] - z) = unit * (S2 * 2^16 + S1 * 2^8 + S0 - z * sum of X[m, k])
 #     Sd = sum of Dd[m, k] * Wq[k, n]            |Dd * Wq| <= 128 * 15; 16 of them fit in 16 bits
@@ -264,9 +265,12 @@ def per_block_shape(shape: Sequence[int]) -> tuple[int, int]:
 # largest is below 2^-104: `fine` says whether a block of rows has none.
 
 
-_LANES = 8  # of the f32 vectors of AVX2
+_LANES = 8  # of the f32 vectors of AVX2; with fewer, a weight is not multiplied so
 DIGITS = 3
-MOST_DIGIT_ROWS = 2  # more are multiplied as f32: digits take twice the instructions for each
+# More are multiplied as f32: on AVX2 digits would take twice the instructions for each. By VNNI two
+# rows have more digits than there are registers (Zen 5, 1024x1024 in L2: 26 us, f32 17; one row
+# 7.7, f32 12.7).
+MOST_DIGIT_ROWS, MOST_ROWS_BY_VNNI = 2, 1
 SPANS = (32, 16)  # steps of K with one `unit`; sums of more steps do not fit in 16 bits
 DIGIT_VECTORS = 8  # of a panel that are multiplied by digits which are loaded once
 _FRACTION = 23  # bits of an f32's significand after its point
@@ -280,9 +284,14 @@ _ZERO = tirx.const(0, "int32")
 _FOUR = 4  # int8 elements of a word, which one instruction adds up in pairs
 
 
+def most_digit_rows(lanes: int) -> int:
+    """Rows that are multiplied by digits at most, on vectors of so many f32."""
+    return MOST_DIGIT_ROWS if lanes == _LANES else MOST_ROWS_BY_VNNI
+
+
 def span_of(weight: NarrowWeight, k: int) -> int | None:
     """Steps of K that share a unit; None if the weight cannot be multiplied by digits."""
-    if weight.bits == 8 or weight.lanes != _LANES:
+    if weight.bits == 8 or weight.lanes < _LANES:
         return None
     blocked = weight.block if weight.blocks > 1 else k
     return next((span for span in SPANS if blocked % span == 0 and k % span == 0), None)
@@ -301,18 +310,26 @@ class ByteDigits:
         Whether zero points are a tensor.
     read : callable
         (row, columns) -> elements of A in memory.
+    kernel : Microkernel or None
+        What multiplies signed by unsigned bytes; by pairs of AVX2 if None.
     """
 
     def __init__(
-        self, weight: NarrowWeight, k: int, zeros: bool, read: Callable[[Expr, Columns], Expr]
+        self,
+        weight: NarrowWeight,
+        k: int,
+        zeros: bool,
+        read: Callable[[Expr, Columns], Expr],
+        kernel: Microkernel | None = None,
     ) -> None:
         span = span_of(weight, k)
         assert span is not None
         self.weight, self.k, self.read, self.span = weight, k, read, span
+        self.kernel, self.lanes, self.most = kernel, weight.lanes, most_digit_rows(weight.lanes)
         self.spans = k // span
         self.zero = None if zeros else weight.zero + weight.half
-        size = MOST_DIGIT_ROWS * self.spans
-        self.digits = I.sblock_alloc_buffer((MOST_DIGIT_ROWS * DIGITS * k,), "int8", align=64)
+        size = self.most * self.spans
+        self.digits = I.sblock_alloc_buffer((self.most * DIGITS * k,), "int8", align=64)
         self.units = I.sblock_alloc_buffer((size,), "float32", align=64)
         self.rests = I.sblock_alloc_buffer((size,), "float32", align=64)  # sums of X, times -zero
         self.state = I.sblock_alloc_buffer((1,), "int32")  # 0: all spans are fine
@@ -321,7 +338,7 @@ class ByteDigits:
 
     def takes(self, rows: int, piece: product_plan.Piece) -> bool:
         """Whether digits multiply a tile of `rows` rows and `piece` of K."""
-        return rows <= MOST_DIGIT_ROWS and all(each % self.span == 0 for each in piece)
+        return rows <= self.most and all(each % self.span == 0 for each in piece)
 
     def begin(self, row: Expr, rows: Index) -> None:
         """Makes the digits of `rows` rows from `row`."""
@@ -332,8 +349,9 @@ class ByteDigits:
 
     def _span(self, row: Expr, i: Expr, number: Expr) -> None:
         first = number * self.span
-        starts = range(0, self.span, _LANES)
-        vectors = [self.read(row, Columns(first + start, _LANES, _LANES)) for start in starts]
+        lanes = self.lanes
+        starts = range(0, self.span, lanes)
+        vectors = [self.read(row, Columns(first + start, lanes, lanes)) for start in starts]
         values = [ex.bind(ex.cast("float32", vector)) for vector in vectors]
         bits = [ex.reinterpret("int32", value) for value in values]
         magnitudes = [ex.bind(each & ex.like(_MAGNITUDE, each)) for each in bits]
@@ -343,14 +361,14 @@ class ByteDigits:
         I.buffer_store(self.state, self.state[_ZERO] | tirx.Cast("int32", wrong), [_ZERO])
         least = tirx.const(_SMALLEST, "int32")
         unit = ex.materialise(tirx.Max(exponent, least) - (_TOP << _FRACTION))
-        scale = ex.splat(ex.materialise(I.reinterpret("float32", _LARGEST - unit)), _LANES)
+        scale = ex.splat(ex.materialise(I.reinterpret("float32", _LARGEST - unit)), lanes)
         integers = []
         for start, value in zip(starts, values, strict=True):
             x = ex.bind(ex.cast("int32", tirx.nearbyint(value * scale)))
             integers.append(x)
             for digit in range(DIGITS):
                 at = (i * DIGITS + digit) * self.k + first + start
-                I.buffer_store(self.digits, ex.cast("int8", x), [ex.ramp(at, _LANES)])
+                I.buffer_store(self.digits, ex.cast("int8", x), [ex.ramp(at, lanes)])
                 if digit < DIGITS - 1:
                     x = ex.bind(tirx.shift_right(x + ex.like(128, x), ex.like(8, x)))
         place = i * self.spans + number
@@ -376,29 +394,41 @@ class ByteDigits:
         units = self.span // self.weight.unit
         positions = itertools.product(range(units), range(8 // self.weight.bits))
         kinds = list(itertools.product(range(rows), range(DIGITS)))
-        every = ex.ramp(0, 2 * _LANES)
-        sums = {kind: I.sblock_alloc_buffer((2 * _LANES,), "int16") for kind in kinds}
+        sums = {kind: self._room() for kind in kinds}
         for four, (unit, position) in enumerate(positions):
             if not position:
                 word = ex.bind(self.weight.unsigned(words(span * units + unit)))
             elements = self.weight.bytes_at(word, position)
             for i, digit in kinds:
                 value = self._word(row + i, digit, span * self.span + _FOUR * four)
-                products = pair_products("avx2", elements, value)
-                if four:
-                    products = sums[i, digit][every] + products
-                I.buffer_store(sums[i, digit], products, [every])
-        totals = {kind: pair_sums("avx2", sums[kind][every], 1) for kind in kinds}
+                self._add(sums[i, digit], elements, value, not four)
+        totals = {kind: self._total(sums[kind]) for kind in kinds}
         floats = {kind: ex.bind(ex.cast("float32", total)) for kind, total in totals.items()}
         return [[floats[i, digit] for digit in range(DIGITS)] for i in range(rows)]
+
+    def _room(self) -> Expr:
+        """Sums of products: int32 lanes, or twice as many of int16."""
+        if self.kernel is None:
+            return I.sblock_alloc_buffer((2 * self.lanes,), "int16")
+        return I.sblock_alloc_buffer((self.lanes,), "int32")
+
+    def _add(self, sums: Expr, elements: Expr, value: Expr, begins: bool) -> None:
+        """Adds the products of four steps of K to sums, which may begin with them."""
+        every = ex.ramp(0, int(sums.shape[0]))
+        if self.kernel is None:
+            products = pair_products("avx2", elements, value)
+            products = products if begins else sums[every] + products
+        else:
+            before = ex.constant(0, "int32", self.lanes) if begins else sums[every]
+            products = self.kernel.multiply_add(before, value, elements)
+        I.buffer_store(sums, products, [every])
+
+    def _total(self, sums: Expr) -> Expr:
+        every = ex.ramp(0, int(sums.shape[0]))
+        return sums[every] if self.kernel else pair_sums("avx2", sums[every], 1)
 
     def _word(self, row: Expr, digit: int, step: Index) -> Expr:
         """A digit of four steps of K from `step`, in every lane."""
         at = (row * DIGITS + digit) * self.k + step
         word = I.reinterpret("int32", self.digits[ex.ramp(at, _FOUR)])
-        return ex.bind(_bytes("int8", ex.splat(word, _LANES)))
-
-
-def _bytes(element: str, words: Expr) -> Expr:
-    """Words as four times as many bytes."""
-    return I.reinterpret(ex.vector_type(element, _LANES * _FOUR), words)
+        return ex.bind(ex.reinterpret_group("int8", ex.splat(word, self.lanes), self.lanes * _FOUR))

@@ -51,7 +51,7 @@ from . import narrow_weight, quantized_rows, tile_config, weight_only_tiles
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .dynamic_rows import share_dynamic_rows
-from .narrow_weight import MOST_DIGIT_ROWS, NarrowWeight
+from .narrow_weight import NarrowWeight, most_digit_rows
 from .quantized_rows import LEVELS
 from .tile_loops import TileLoops
 from .tile_products import OperandB
@@ -72,9 +72,13 @@ class WeightOnlyConfig(tile_config.MatmulConfig, frozen=True, kw_only=True):
     ----------
     staged : bool
         Whether a block of a panel is expanded to f32 before the tiles use it.
+    digits : bool
+        Whether one row is integers of three bytes, which VNNI multiplies; see `narrow_weight`. AVX2
+        multiplies those of one and two rows in any case.
     """
 
     staged: bool = False
+    digits: bool = False
 
 
 def dimensions(region: Region) -> tuple[int, int, int]:
@@ -104,7 +108,9 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         _, n, k = dimensions(region)
         for kernel in (*kernels, *_staging_kernels(region, machine.isa)):
             tile = _tile(region.sampled(), machine, kernel, staged=True)
-            yield WeightOnlyConfig(**tile, **open_grid(tile, n, k, machine, 2 * n * k), staged=True)
+            grid = open_grid(tile, n, k, machine, 2 * n * k)
+            digits = _by_vnni(region, kernel, machine.isa)
+            yield WeightOnlyConfig(**tile, **grid, staged=True, digits=digits)
         return
     for kernel in kernels:
         for staged in (False, True):
@@ -165,7 +171,7 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     rows, vectors = tile["rows"], tile["vectors"]
     if not _multiplies_f32(kernel):
         pass  # sums and totals of few rows have room
-    elif m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel.lanes):
+    elif m <= most_digit_rows(kernel.lanes) and _has_digits(region, kernel, machine.isa):
         vectors = narrow_weight.DIGIT_VECTORS
     elif kernel.lanes < 16:
         vectors = max(1 if rows > 4 else 2, 6 // rows)
@@ -182,7 +188,9 @@ def _best(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     sizes, products = dimensions(region), flops(region) / kernel.kr
     unit = _k_unit(region, kernel, staged) if _multiplies_f32(kernel) else None
     grid = best_grid(tile, *sizes, machine, products, unit)
-    return WeightOnlyConfig(**tile, **grid, staged=staged)
+    few = sizes[0] <= most_digit_rows(kernel.lanes) and not staged
+    digits = few and _by_vnni(region, kernel, machine.isa)
+    return WeightOnlyConfig(**tile, **grid, staged=staged, digits=digits)
 
 
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
@@ -214,6 +222,8 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
     threads = "threads_m", "threads_n", "threads_k"
     kernel = tile_config.check_tile(region, config, isa, None, *threads)
+    if config.digits and not _by_vnni(region, kernel, isa):
+        raise ConfigError(f"digits=True: {region.key} is not multiplied so by {isa.name}")
     if _multiplies_f32(kernel):
         return kernel
     if kernel not in _staging_kernels(region, isa):
@@ -226,11 +236,27 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
 
 
 def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
-    """Whether few rows are multiplied as digits, see `narrow_weight`: on AVX2, where decoding the
-    weight to f32 takes longer than fetching it."""
+    """Whether few rows are multiplied as digits, see `narrow_weight`: decoding the weight to f32
+    takes longer than fetching it."""
     kernel = microkernel_named(config.kernel)
-    few = region.is_open or (dimensions(region)[0] <= MOST_DIGIT_ROWS and not config.staged)
-    return few and _multiplies_f32(kernel) and _suits_digits(region, kernel.lanes)
+    most = most_digit_rows(kernel.lanes)
+    few = region.is_open or (dimensions(region)[0] <= most and not config.staged)
+    if not (few and _multiplies_f32(kernel) and _suits_digits(region, kernel.lanes)):
+        return False
+    return config.digits or kernel.isa_name == "avx2"
+
+
+def _has_digits(region: Region, kernel: Microkernel, isa: Isa) -> bool:
+    """Whether a kernel of f32 has digits beside it: by AVX2, or by VNNI for vectors of 512 bits."""
+    lanes = kernel.lanes
+    if not (_multiplies_f32(kernel) and _suits_digits(region, lanes)):
+        return False
+    return lanes == 8 or any(each.lanes == lanes for each in quantized_rows.kernels(isa))
+
+
+def _by_vnni(region: Region, kernel: Microkernel, isa: Isa) -> bool:
+    """What `WeightOnlyConfig.digits` may be for a kernel."""
+    return kernel.lanes == 16 and _has_digits(region, kernel, isa)
 
 
 def _suits_digits(region: Region, lanes: int) -> bool:
@@ -337,7 +363,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         default, fields = self.default_config(region, machine), TileConfig.__struct_fields__
         grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
         found = {
-            WeightOnlyConfig(**tile, **tile_config.on_grid(grid), staged=base.staged)
+            WeightOnlyConfig(
+                **tile, **tile_config.on_grid(grid), staged=base.staged, digits=base.digits
+            )
             for base in _defaults(region, machine)
             for tile in tile_config.neighbouring_tiles(
                 {name: getattr(base, name) for name in fields}, m, k
@@ -369,7 +397,8 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             rows = weight_only_tiles.SpreadRows(region.inputs[0], a, kernel.lanes)
             decodes = kernel if _multiplies_f32(kernel) else f32_kernels(isa)[0]
             given = decodes, weight, rows, packed, per_block[0], zeros
-            tiles = weight_only_tiles.WeightOnlyTiles(*given)
+            byte_kernel = quantized_rows.kernels(isa)[0] if config.digits else None
+            tiles = weight_only_tiles.WeightOnlyTiles(*given, bytes_kernel=byte_kernel)
             expanded = weight_only_tiles.ExpandedPanels
             if region.is_open:
                 if _multiplies_f32(kernel):
@@ -449,9 +478,11 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         most, more = weight_only_tiles.MOST_ROWS, "the weight expanded in cache"
         few = f"1 to {most} rows: the weight is decoded in registers"
         if by_digits(region, config):
+            digits = most_digit_rows(microkernel_named(config.kernel).lanes)
+            rows = f"1 to {digits} rows" if digits > 1 else "1 row"
             few = (
-                f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three bytes; "
-                f"{MOST_DIGIT_ROWS + 1} to {most} or others: the weight is decoded in registers"
+                f"{rows} of usual numbers: as integers of three bytes; "
+                f"{digits + 1} to {most} or others: the weight is decoded in registers"
             )
         elif not _multiplies_f32(microkernel_named(config.kernel)):
             more = "activations quantised to int8 by blocks of the weight"

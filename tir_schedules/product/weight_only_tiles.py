@@ -24,7 +24,7 @@ from tir_schedules.core.region import Tensor
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
 from .few_rows import FewRows
-from .narrow_weight import MOST_DIGIT_ROWS, ByteDigits, NarrowWeight
+from .narrow_weight import ByteDigits, NarrowWeight, most_digit_rows
 from .staged_panels import staged_panel
 from .tile_products import LoadPanel, OperandA, OperandB, RegisterTiles, TileContext
 
@@ -87,6 +87,8 @@ class WeightOnlyTiles(RegisterTiles):
         Zero points, packed as scales are; None if they are one number.
     side : int
         Vectors of a panel where a tile is as wide as several; 0: as wide as one.
+    bytes_kernel : Microkernel or None
+        What multiplies digits; AVX2 if None.
     only : tuple or None
         Of the only vector of all tiles: its panel, the panel's width, and the vector within it.
     """
@@ -98,6 +100,7 @@ class WeightOnlyTiles(RegisterTiles):
     scales: Expr
     zeros: Expr | None
     side: int = 0
+    bytes_kernel: Microkernel | None = None
     only: tuple[Expr, int, Expr] | None = None
 
     def emit(self, tile: TileContext) -> Tile:
@@ -224,7 +227,8 @@ class WeightOnlyTiles(RegisterTiles):
         if not used:
             return self
         k = self.a.tensor.shape[-1]
-        digits = ByteDigits(self.weight, k, self.zeros is not None, self.a.vector)
+        given = self.weight, k, self.zeros is not None, self.a.vector
+        digits = ByteDigits(*given, self.bytes_kernel)
         return replace(self, a=replace(self.a, digits=digits))
 
     def expanded(self, panel: Expr, width: int, row: Index, j: int) -> list[Expr]:
@@ -412,7 +416,8 @@ class FewDecodedRows(FewRows):
         """See `FewRows.emit`; the digits of the rows are made first."""
         own = replace(self, tiles=self.tiles.with_digits(self.with_digits))
         if self.with_digits:
-            with I.If(as_expr(block.rows) <= MOST_DIGIT_ROWS), I.Then():
+            most = most_digit_rows(self.tiles.weight.lanes)
+            with I.If(as_expr(block.rows) <= most), I.Then():
                 own.tiles.a.begin(block.row, block.rows)
         FewRows.emit(own, block)
 
@@ -424,7 +429,7 @@ class FewDecodedRows(FewRows):
         """
         kernel = plan.kernel
         vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
-        if self.with_digits and rows <= MOST_DIGIT_ROWS:
+        if self.with_digits and rows <= most_digit_rows(kernel.lanes):
             vectors = 1
         return max(1, min(group.count, vectors // group.size)), kernel
 

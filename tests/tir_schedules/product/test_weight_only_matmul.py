@@ -101,8 +101,9 @@ def check_result(region: Region, arrays: list[np.ndarray], result: np.ndarray) -
 def config_for(region: Region, isa: str, staged: bool, **fields: int) -> WeightOnlyConfig:
     """A configuration of that way, made from the default one."""
     default = WEIGHT_ONLY_MATMUL.default_config(region, machine_for(isa))
+    level = isa_named(isa).vector_level
     kernel = {"scalar": "scalar_f32_4x4", "avx2": "avx2_f32_4x24", "avx512": "avx512_f32_6x64"}
-    chosen = {"kernel": kernel[isa], "rows": 3, "vectors": 2, "staged": staged, **fields}
+    chosen = {"kernel": kernel[level], "rows": 3, "vectors": 2, "staged": staged, **fields}
     return WeightOnlyConfig(**{**default.to_dict(), **chosen})
 
 
