@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tvm
 
-from microkernels.base.errors import ConfigError
 from tests.stand_ins import running
 from tests.tir_schedules.open_regions import LENGTH, OpenKernel
 from tests.tir_schedules.product.test_weight_only_matmul import (
@@ -194,15 +193,6 @@ def test_what_else_has_digits(isa: str) -> None:
         config = WEIGHT_ONLY_MATMUL.default_config(region, machine)
         assert by_digits(region, config) == some
         assert config.digits == (some and isa != "avx2")
-
-
-def test_digits_need_vnni() -> None:
-    region = region_of((1,), 64, 20)
-    config = config_for(region, "avx512_vnni", False, rows=1)
-    assert config.digits
-    assert not WEIGHT_ONLY_MATMUL.default_config(region, machine_for("avx512")).digits
-    with pytest.raises(ConfigError, match="digits=True"):
-        WEIGHT_ONLY_MATMUL.check(region, config, machine_for("avx512").isa)
 
 
 @pytest.mark.isa("avx512_vnni")

@@ -160,6 +160,17 @@ def test_dynamic_rows(isa: str, threads: int, height: int) -> None:
         check(known, arrays, result)
 
 
+def test_few_dynamic_rows_beside_low_tiles() -> None:
+    """Of tiles of four rows, three are few; what is staged is quantised for any number of rows."""
+    region, isa = quantized((LENGTH,), 96, 70, zero=8.0), "avx512_vnni"
+    config = on_bytes(region, isa, rows=4, m_block=16)
+    kernel = OpenKernel(region, isa, 1, config)
+    for length in (1, 3, 4, 9):
+        known = at_sizes(region, {"length": length})
+        arrays = arrays_of(known)
+        check(known, arrays, kernel.run({"length": length}, arrays))
+
+
 def test_threads_and_leading_dimensions() -> None:
     region = quantized((2, 25), 128, 100, zero=8.0)
     arrays = arrays_of(region)

@@ -301,6 +301,15 @@ def test_illegal_configs_are_refused(field: str, value: int) -> None:
         WEIGHT_ONLY_MATMUL.build(region, config, isa_named("avx2"))
 
 
+def test_digits_need_vnni() -> None:
+    region = region_of((1,), 64, 20)
+    config = config_for(region, "avx512_vnni", False, rows=1)
+    assert config.digits
+    assert not WEIGHT_ONLY_MATMUL.default_config(region, machine_for("avx512")).digits
+    with pytest.raises(ConfigError, match="digits=True"):
+        WEIGHT_ONLY_MATMUL.check(region, config, isa_named("avx512"))
+
+
 def test_what_it_does_not_build_has_a_reason() -> None:
     def reason(region: Region) -> str:
         return str(WEIGHT_ONLY_MATMUL.reject(region, isa_named("avx512")))
