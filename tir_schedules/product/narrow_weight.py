@@ -265,14 +265,15 @@ def per_block_shape(shape: Sequence[int]) -> tuple[int, int]:
 # largest is below 2^-104: `fine` says whether a block of rows has none.
 
 
-_LANES = 8  # of the f32 vectors of AVX2; with fewer, a weight is not multiplied so
+_LANES = 8  # of the f32 vectors of AVX2, the shortest that multiply digits
 DIGITS = 3
 # More are multiplied as f32: on AVX2 digits would take twice the instructions for each. By VNNI two
 # rows have more digits than there are registers (Zen 5, 1024x1024 in L2: 26 us, f32 17; one row
 # 7.7, f32 12.7).
 MOST_DIGIT_ROWS, MOST_ROWS_BY_VNNI = 2, 1
 SPANS = (32, 16)  # steps of K with one `unit`; sums of more steps do not fit in 16 bits
-DIGIT_VECTORS = 8  # of a panel that are multiplied by digits which are loaded once
+# Vectors of a panel that are multiplied by digits which are loaded once, on AVX2 and by VNNI.
+DIGIT_VECTORS, VECTORS_BY_VNNI = 8, 3
 _FRACTION = 23  # bits of an f32's significand after its point
 _TOP = 22  # the largest X is below 2^(_TOP + 1)
 _LARGEST, _SMALLEST = 254 << _FRACTION, (_TOP + 1) << _FRACTION  # exponents of spans that are fine
@@ -285,7 +286,7 @@ _FOUR = 4  # int8 elements of a word, which one instruction adds up in pairs
 
 
 def most_digit_rows(lanes: int) -> int:
-    """Rows that are multiplied by digits at most, on vectors of so many f32."""
+    """Rows that digits multiply at most, for vectors of `lanes` f32."""
     return MOST_DIGIT_ROWS if lanes == _LANES else MOST_ROWS_BY_VNNI
 
 
@@ -311,7 +312,7 @@ class ByteDigits:
     read : callable
         (row, columns) -> elements of A in memory.
     kernel : Microkernel or None
-        What multiplies signed by unsigned bytes; by pairs of AVX2 if None.
+        The kernel of signed by unsigned bytes; pairs of bytes on AVX2 if None.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ what scales the weight. So at most 8/11 of the peak of vpdpbusd are reached. A w
 mask and half a shift, once for a block of rows.
 
 Few rows make these bytes in registers, next to the products: 24 instructions for a block of 32
-steps of a row and a vector of columns, where f32 takes 94. What they wait for is the weight.
+steps of a row and a vector of columns, where f32 takes 94. Memory limits them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .weight_only_tiles import MOST_ROWS, WeightOnlyTiles, serial
 TYPES = ("int8", "uint8")  # of what the kernels multiply
 BLOCKS = (16, 256)  # steps of the shortest and of the longest block, as in ONNX Runtime
 LEVELS = 127.0
-MOST_WORDS = 8  # of a column whose products are written out: those of longer blocks are a loop
+MOST_WORDS = 8  # of a column that are unrolled; longer blocks are a loop
 # A block whose largest number is smaller is 0: the inverse of its unit would not be finite.
 _SMALLEST = 2.0**-100
 
@@ -80,10 +80,10 @@ def loops(
     rows: int,
     staged: bool = True,
 ) -> TileLoops:
-    """The loops of a product whose blocks have so many rows at most.
+    """The loops of a product with blocks of at most `rows` rows.
 
-    Its panels are unsigned bytes in cache if `staged`; few of a dynamic number of rows read the
-    packed weight in any case.
+    If `staged`, panels are expanded to unsigned bytes in cache; few rows of a dynamic number read
+    the packed weight even then.
     """
     few = most_few(plan) if staged else MOST_ROWS
     a = QuantizedRows(tiles, kernel, max(rows, plan.rows), few)
@@ -142,7 +142,7 @@ class QuantizedRows(OperandA):
         self.sums = room(size, "float32") if fractions else None
 
     def begin(self, row: Expr, rows: Index) -> None:
-        """As of `OperandA`."""
+        """See `OperandA.begin`."""
         self.block, blocks = row, self.tiles.weight.blocks
         # How far blocks and rows are apart.
         apart: tuple[Index, Index] = (self.most_rows, 1)
@@ -303,7 +303,7 @@ class FewQuantizedTiles(QuantizedTiles):
     few = True
 
     def _add_products(self, tile: TileContext, sums: Tile, block: Expr, places: list[Expr]) -> None:
-        """As of `QuantizedTiles`, written out for up to `MOST_WORDS` words of a column."""
+        """See `QuantizedTiles`; up to `MOST_WORDS` words of a column are unrolled."""
         weight = self.rows.tiles.weight
         words = weight.block // weight.unit
         together = math.gcd(words, MOST_WORDS)
@@ -341,7 +341,7 @@ class FewQuantizedRows(FewRows):
     rows: QuantizedRows = field(kw_only=True)
 
     def most(self, plan: ProductPlan) -> int:
-        """As of `FewRows`."""
+        """See `FewRows.most`."""
         return self.rows.few
 
     def side(self, plan: ProductPlan, rows: int, group: Group) -> tuple[int, Microkernel]:
@@ -350,5 +350,5 @@ class FewQuantizedRows(FewRows):
         return 1, self.rows.kernel
 
     def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
-        """As of `FewRows`."""
+        """See `FewRows.multiply`."""
         return FewQuantizedTiles(self.rows).emit(tile)

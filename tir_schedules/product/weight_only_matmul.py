@@ -73,8 +73,8 @@ class WeightOnlyConfig(tile_config.MatmulConfig, frozen=True, kw_only=True):
     staged : bool
         Whether a block of a panel is expanded to f32 before the tiles use it.
     digits : bool
-        Whether one row is integers of three bytes, which VNNI multiplies; see `narrow_weight`. AVX2
-        multiplies those of one and two rows in any case.
+        Whether VNNI multiplies one row as integers of three bytes, see `narrow_weight`. AVX2 always
+        multiplies one and two rows as such integers.
     """
 
     staged: bool = False
@@ -172,7 +172,8 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     if not _multiplies_f32(kernel):
         pass  # sums and totals of few rows have room
     elif m <= most_digit_rows(kernel.lanes) and _has_digits(region, kernel, machine.isa):
-        vectors = narrow_weight.DIGIT_VECTORS
+        on_avx2 = kernel.lanes == 8
+        vectors = narrow_weight.DIGIT_VECTORS if on_avx2 else narrow_weight.VECTORS_BY_VNNI
     elif kernel.lanes < 16:
         vectors = max(1 if rows > 4 else 2, 6 // rows)
     elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
@@ -223,7 +224,7 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     threads = "threads_m", "threads_n", "threads_k"
     kernel = tile_config.check_tile(region, config, isa, None, *threads)
     if config.digits and not _by_vnni(region, kernel, isa):
-        raise ConfigError(f"digits=True: {region.key} is not multiplied so by {isa.name}")
+        raise ConfigError(f"digits=True: {region.key} has no digits on {isa.name}")
     if _multiplies_f32(kernel):
         return kernel
     if kernel not in _staging_kernels(region, isa):
@@ -255,7 +256,7 @@ def _has_digits(region: Region, kernel: Microkernel, isa: Isa) -> bool:
 
 
 def _by_vnni(region: Region, kernel: Microkernel, isa: Isa) -> bool:
-    """What `WeightOnlyConfig.digits` may be for a kernel."""
+    """Whether `WeightOnlyConfig.digits` may be true for a kernel."""
     return kernel.lanes == 16 and _has_digits(region, kernel, isa)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import tvm.tirx.script.builder.ir as I
 from tvm.sym import Analyzer
 
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Microkernel, whole_loop
 from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, Index, bind, cast, constant, like, ramp, splat
 from tir_schedules.core.blocking import Group
@@ -24,7 +24,7 @@ from tir_schedules.core.region import Tensor
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
 from .few_rows import FewRows
-from .narrow_weight import ByteDigits, NarrowWeight, most_digit_rows
+from .narrow_weight import VECTORS_BY_VNNI, ByteDigits, NarrowWeight, most_digit_rows
 from .staged_panels import staged_panel
 from .tile_products import LoadPanel, OperandA, OperandB, RegisterTiles, TileContext
 
@@ -88,7 +88,7 @@ class WeightOnlyTiles(RegisterTiles):
     side : int
         Vectors of a panel where a tile is as wide as several; 0: as wide as one.
     bytes_kernel : Microkernel or None
-        What multiplies digits; AVX2 if None.
+        The kernel of digits; AVX2 if None.
     only : tuple or None
         Of the only vector of all tiles: its panel, the panel's width, and the vector within it.
     """
@@ -171,7 +171,11 @@ class WeightOnlyTiles(RegisterTiles):
     def _vectors(self, panel: Expr, width: int) -> Iterator[tuple[WeightOnlyTiles, Expr]]:
         """A loop over the vectors of a tile: yields tiles of that one vector, and its number."""
         side = self.side or width
-        with I.serial(width // side) as group, I.serial(side) as inside, opaque_block("vector"):
+        # The digits of VNNI are in registers; LLVM would write a loop over four vectors out, and
+        # move digits to memory and back.
+        short = self.bytes_kernel is None or side <= VECTORS_BY_VNNI
+        loop = I.serial(side) if short else whole_loop(side, hidden=True)
+        with I.serial(width // side) as group, loop as inside, opaque_block("vector"):
             only = (panel + group * side, side, inside)
             yield replace(self, only=only), group * side + inside
 
