@@ -1,4 +1,4 @@
-"""Which CPU each microkernel is compiled for in tests, to read its code and to run it."""
+"""The CPU for which tests compile each microkernel, to read its code and to run it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from microkernels.isa import LADDER, isa_named
 from microkernels.microkernel import Microkernel
 
 MCPU = {isa.name: isa.cpu for isa in LADDER}
-# What no ISA asks for, and CPUs lack on which AMX is emulated: LLVM would use it where it can.
+# Features that no ISA needs and that CPUs with emulated AMX lack: LLVM would use them.
 _WITHOUT = {isa: ["-avx512fp16", "-avxvnni"] for isa in ("amx", "amx_fp16")}
 
 
 def target_of(isa: str, mcpu: str | None = None) -> Target:
-    """The target of an instruction set's code; of its plainest CPU unless told otherwise."""
+    """The target for an instruction set's code; by default the plainest CPU that has it."""
     attributes = {"mattr": _WITHOUT[isa]} if isa in _WITHOUT else {}
     return Target({"kind": "llvm", "mcpu": mcpu or MCPU[isa], **attributes})
 
 
 def with_amx(mcpu: str) -> Target:
-    """A CPU, and every feature of the instruction set "amx" whether it has it or not."""
+    """A CPU with every feature of the instruction set "amx", also those that it lacks."""
     features = [f"+{feature}" for feature in isa_named("amx").features]
     return Target({"kind": "llvm", "mcpu": mcpu, "mattr": features})
 
 
-# The CPUs that have AMX; and AMX as features beside what LLVM tunes for.
+# The CPUs that have AMX; and CPUs for which LLVM tunes, with AMX added.
 AMX_TARGETS = {
     cpu: Target({"kind": "llvm", "mcpu": cpu})
     for cpu in (
@@ -47,5 +47,5 @@ def runnable(kernels: list[Microkernel]) -> list:
 
 
 def named(kernels: list[Microkernel]) -> list:
-    """One parameter for every kernel, whatever this CPU has."""
+    """One parameter for every kernel, on any CPU."""
     return [pytest.param(kernel, id=kernel.name) for kernel in kernels]

@@ -1,4 +1,4 @@
-"""Operands for any microkernel, the exact product of them, and how far a kernel may be from it."""
+"""Operands for any microkernel, their exact product, and the error that a kernel may have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
-    """float32 as bfloat16 (uint16), truncated: any finite bfloat16 does as an operand."""
+    """float32 as bfloat16 (uint16), truncated, as any finite bfloat16 is a valid operand."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -28,7 +28,7 @@ def stored(dtype: str) -> str:
 
 
 def extremes(dtype: str) -> tuple[int, ...]:
-    """The ends of an integer type, their neighbours in pairs, and 0 and 1."""
+    """Both ends of an integer type, their neighbours in pairs, and 0 and 1."""
     ends = np.iinfo(dtype)
     return (int(ends.min), int(ends.max), 0, 1, -1 if ends.min else 128)
 
@@ -40,7 +40,7 @@ def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str)
     if np.issubdtype(np.dtype(stored(dtype)), np.integer) and dtype != "bfloat16":
         ends = np.iinfo(dtype)
         values = rng.integers(ends.min, ends.max, shape, dtype, endpoint=True)
-        # A quarter of the elements is at an end, where sums of pairs overflow 16 bits.
+        # A quarter of the elements is at an end of the type: sums of pairs overflow 16 bits.
         at_end = rng.random(shape) < 0.25
         extremes = rng.choice(np.array([ends.min, ends.max], dtype), shape)
         return np.where(at_end, extremes, values)

@@ -22,7 +22,7 @@ from microkernels.registry import kernels_for
     [((64, 64), True), ((-64, 64), True), ((65, 64), False), ((-128, 0), True), ((-128, 1), False)],
 )
 def test_the_largest_pairs(pair: tuple[int, int], fits: bool) -> None:
-    """255 times both is within 16 bits exactly for those that fit."""
+    """255 times both weights fits in 16 bits exactly for pairs that count as fitting."""
     packed = np.zeros(64, np.int8)
     packed[6:8] = pair
     assert pairs_fit(packed) is fits
@@ -35,7 +35,7 @@ def test_elements_of_two_pairs_are_not_added_first() -> None:
 
 
 def test_both_parts_of_a_split_weight_fit() -> None:
-    """For every pair of bytes; pairs that fit stay as they are."""
+    """For every pair of bytes; pairs that fit are not split."""
     every = np.arange(-128, 128, dtype=np.int8)
     weight = np.stack(np.meshgrid(every, every), axis=-1)
     within, rest = split_pairs(weight)

@@ -1,4 +1,4 @@
-"""The ladder of instruction sets: what a CPU gets, with and without a cap."""
+"""The ladder of instruction sets: which one a CPU gets, with and without a cap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from microkernels.isa import (
 )
 from microkernels.registry import kernels_for
 
-# What LLVM's model of each CPU has.
+# Features in LLVM's model of each CPU.
 EXPECTED = {
     "x86-64": "scalar",
     "haswell": "avx2",
@@ -55,7 +55,7 @@ def isa_of(cpu: str) -> str:
 
 @pytest.fixture
 def host_has(monkeypatch: pytest.MonkeyPatch):
-    """Makes this process believe that it runs on a CPU with the given features."""
+    """Makes this process take its CPU for one with these features."""
 
     def pretend(*features: str) -> None:
         monkeypatch.setattr(isa_module, "host_features", lambda: frozenset(features))
@@ -65,7 +65,7 @@ def host_has(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def permission_is(monkeypatch: pytest.MonkeyPatch):
-    """Makes this process believe what Linux answers, on a CPU with the features of an ISA."""
+    """Makes this process take Linux's answer for this one, on a CPU with the features of an ISA."""
 
     def pretend(state: str, isa: str, code: int = 0) -> None:
         features = frozenset(isa_named(isa).features)
@@ -112,7 +112,7 @@ def test_a_cap_leaves_what_both_have(
 @pytest.mark.parametrize(("upper", "lower"), list(itertools.product(LADDER, LADDER)))
 def test_a_isa_includes_those_whose_features_it_has(upper, lower) -> None:
     assert upper.includes(lower) == set(lower.features).issubset(upper.features)
-    # Preference follows inclusion: what an instruction set includes stands below it.
+    # The order follows inclusion: an instruction set stands above those that it includes.
     assert not upper.includes(lower) or lower.level <= upper.level
 
 
@@ -142,7 +142,7 @@ def test_the_host_is_capped_too(host_has, monkeypatch: pytest.MonkeyPatch) -> No
         ("granted", "amx", True, "amx"),
         ("denied", "amx", False, "avx512_bf16"),
         ("absent", "avx512_bf16", False, "avx512_bf16"),
-        # An emulator runs the code, but nobody wants code for it by default.
+        # An emulator runs such code, but it is not a sensible default.
         ("emulated", "avx512_bf16", True, "avx512_bf16"),
         ("emulated", "avx512_vnni", False, "avx512_vnni"),
     ],

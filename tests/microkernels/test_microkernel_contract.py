@@ -1,4 +1,4 @@
-"""The contract suite: every registered microkernel runs it."""
+"""The contract that every registered microkernel must meet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = list(all_microkernels())
 BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]
 HALF = [kernel for kernel in ALL if kernel.a_dtype == "float16"]
 INT8 = [kernel for kernel in ALL if kernel.acc_dtype == "int32"]
-# Scalar code promises no registers; test_amx_code.py reads that of tiles.
+# Scalar code promises no registers; amx/test_code.py checks those of tiles.
 VECTOR = [kernel for kernel in ALL if kernel.lanes > 1 and not kernel.by_tiles]
 
 
@@ -50,7 +50,7 @@ def assembly_of(kernel: Microkernel, steps: int) -> str:
 
 
 def pack_weight(weight: np.ndarray, vectors: int, kernel: Microkernel) -> np.ndarray:
-    """[K, N] as one panel."""
+    """[K, N] packed as one panel."""
     return Panels(kernel, *weight.shape, (vectors,)).pack(weight)
 
 
@@ -92,7 +92,7 @@ def test_heights_and_widths_against_numpy_between_guard_pages(kernel: Microkerne
     sizes = [(height, width, 2, 7) for height, width in sorted(smaller)]
     sizes += [(rows, vectors, blocks, steps) for blocks, steps in [(1, 1), (2, 7), (3, 33)]]
     for height, width, blocks, at_least in sizes:
-        # The weight ends one short of the last group of kr; there A holds what it likes.
+        # The weight ends one row short of the last group of kr; A may hold anything there.
         steps = kernel.steps(at_least * kernel.kr)
         k = steps * kernel.kr - (kernel.kr > 1)
         a = random_operand(rng, (blocks, height, steps * kernel.kr), kernel.a_dtype)
@@ -103,7 +103,7 @@ def test_heights_and_widths_against_numpy_between_guard_pages(kernel: Microkerne
 
 @pytest.mark.parametrize("kernel", runnable(ALL))
 def test_accumulators_start_with_what_is_there(kernel: Microkernel) -> None:
-    """By `init`, on every kernel; by `resume`, on those whose accumulators rest in memory."""
+    """`init` starts every kernel from C; `resume` those whose accumulators stay in memory."""
     rng = np.random.default_rng(2)
     k = 2 * kernel.depth * kernel.kr
     a = random_operand(rng, (2, kernel.mr, k), kernel.a_dtype)
@@ -113,7 +113,7 @@ def test_accumulators_start_with_what_is_there(kernel: Microkernel) -> None:
 
 
 def test_the_loop_of_a_tile_is_not_unrolled_again() -> None:
-    """LLVM would, for CPUs with long loop buffers, but for the empty assembly in the loop."""
+    """Empty assembly in the loop keeps LLVM from unrolling it for long loop buffers."""
     kernel = microkernel_named("avx512_f32_8x48")
     function = tile_function(kernel, kernel.mr, kernel.vectors, 1, 64, "zero")
     built = tvm.compile(function, target=tvm.target.Target({"kind": "llvm", "mcpu": "znver5"}))
@@ -133,7 +133,7 @@ def test_integers_never_saturate(kernel: Microkernel) -> None:
 
 @pytest.mark.parametrize("kernel", runnable(BF16))
 def test_small_bfloat16(kernel: Microkernel) -> None:
-    """Subnormal operands, subnormal products, and sums of terms far apart stay in the bound."""
+    """Subnormal operands and products, and sums of terms far apart, stay within the bound."""
     rng = np.random.default_rng(1)
     k = kernel.steps(8 * kernel.kr) * kernel.kr
     for a_exponent, b_exponent in [(-70, -70), (-63, -63), (-130, 20), (20, -130), (60, 60)]:
@@ -165,7 +165,7 @@ def test_infinity_and_nan_reach_the_result(kernel: Microkernel) -> None:
 
 @pytest.mark.parametrize("kernel", runnable(HALF))
 def test_the_ends_of_float16(kernel: Microkernel) -> None:
-    """Subnormal operands count; the largest ones overflow nothing; infinities and NaN pass."""
+    """Subnormal operands count, the largest operands do not overflow, infinities and NaN pass."""
     k = kernel.steps(kernel.kr) * kernel.kr
     ones = np.ones((1, kernel.mr, k), np.float16)
     for value in (2.0**-24, 1023 * 2.0**-24, 65504.0):
@@ -182,7 +182,7 @@ def test_the_ends_of_float16(kernel: Microkernel) -> None:
 
 
 def multiplication(kernel: Microkernel) -> tuple[str, int]:
-    """The instruction that multiplies, and how many of them one accumulator takes in a step."""
+    """The instruction that multiplies, and its count for one accumulator in a step."""
     if kernel.a_dtype == "float32":
         return "vfmadd", 1
     if kernel.acc_dtype == "int32":
@@ -192,7 +192,7 @@ def multiplication(kernel: Microkernel) -> tuple[str, int]:
 
 @pytest.mark.parametrize("kernel", named(VECTOR))
 def test_accumulators_stay_in_registers(kernel: Microkernel) -> None:
-    """No vector register is spilled: the reduction loop never stores a vector to the stack."""
+    """No vector register is spilled: the loop over K never stores a vector to the stack."""
     blocks = re.split(r"^\.LBB\w+:", assembly_of(kernel, 256), flags=re.MULTILINE)
     name, times = multiplication(kernel)
     least = times * kernel.mr * kernel.vectors
@@ -242,7 +242,7 @@ def test_selection_takes_the_highest_isa_that_has_a_kernel(isa: Isa) -> None:
         if candidates:
             found = {kernel.isa for kernel in kernels_for(isa, a_dtype, b_dtype)}
             assert found == {max(candidates, key=LADDER.index)}
-        else:  # int8 by uint8: VNNI alone multiplies them
+        else:  # int8 by uint8: only VNNI multiplies them
             assert (a_dtype, b_dtype) == ("int8", "uint8")
             with pytest.raises(IsaError, match="no microkernel multiplies int8 by uint8"):
                 kernels_for(isa, a_dtype, b_dtype)

@@ -1,8 +1,8 @@
-"""Reads the tile instructions of compiled functions, and holds them against `amx.instructions`.
+"""Reads the tile instructions of compiled functions and compares them with `amx.instructions`.
 
-Between two jumps code has whole pieces of blocks only: the start of one (its accumulators zeroed or
-loaded), steps of K, or its end. They are found with the tile registers that the layout gives them,
-so that a spilled, renamed or reloaded tile is no piece of any block.
+Between two jumps, code has only whole pieces of blocks: the start of one (its accumulators zeroed
+or loaded), steps of K, or its end. Pieces are matched with the tile registers of the layout, so a
+spilled, renamed or reloaded tile is no piece of any block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONFIGURATION = re.compile(r"tvm_hybrid_amx_configure_(\dx\d)_(\d+)x(\d+)_data\
 
 
 class Tiles(NamedTuple):
-    """What code says of one tile instruction: mnemonic, the tile written, the tiles read."""
+    """One tile instruction of the code: mnemonic, the tile written, the tiles read."""
 
     name: str
     target: int | None = None
@@ -40,7 +40,7 @@ class Line:
         return self.mnemonic.startswith(("tile", "tdp", "ldtilecfg", "sttilecfg"))
 
     def tiles(self) -> Tiles:
-        """The instruction as `amx.instructions` has it; operands come in the order of AT&T.
+        """The instruction in the form of `amx.instructions`; operands come in AT&T order.
 
         `tileloaddt1` is `tileloadd` with a hint.
         """
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass
 class BasicBlock:
-    """Instructions without a jump in between, and the labels of what may come next."""
+    """Instructions without a jump in between, and the labels of the blocks that may follow."""
 
     lines: list[Line] = field(default_factory=list)
     successors: list[str] = field(default_factory=list)
@@ -75,14 +75,14 @@ class Function:
         return [line for line in lines if line.on_tiles]
 
     def on_stack(self, line: Line) -> bool:
-        """Whether an operand lies on the stack; %rbp is its frame, or a register like others."""
+        """Whether an operand lies on the stack; %rbp is the frame pointer or a plain register."""
         lines = itertools.chain.from_iterable(block.lines for block in self.blocks.values())
         frame = any(each.operands == "%rsp, %rbp" for each in lines)
         return bool(re.search("%r[sb]p" if frame else "%rsp", line.operands))
 
 
 def functions_with_tiles(assembly: str) -> list[Function]:
-    """Every function of a module that has tile instructions."""
+    """Every function of a module with tile instructions."""
     found = []
     for text in re.split(r"^\.Lfunc_end\d+:", assembly, flags=re.MULTILINE)[:-1]:
         begin = list(re.finditer(r"^\t\.type\t([\w.$]+),@function\n", text, re.MULTILINE))[-1]
@@ -105,13 +105,13 @@ def _function(name: str, body: str) -> Function:
         line = Line(instruction[1], instruction[2])
         current.lines.append(line)
         leaves = line.mnemonic.startswith("jmp") and not line.operands.startswith(".LBB")
-        if leaves or line.mnemonic.startswith("ret"):  # a call at the end may be a jump
+        if leaves or line.mnemonic.startswith("ret"):  # a tail call may be a jump
             current.returns, current = True, None
         elif line.mnemonic.startswith("j"):
             current.successors.append(line.operands)
             if line.mnemonic.startswith("jmp"):
                 current = None
-            else:  # what follows a jump that may not be taken is a block of its own
+            else:  # the code after a conditional jump is its own block
                 after = f"{line.operands} not taken {len(blocks)}"
                 current.successors.append(after)
                 current = blocks.setdefault(after, BasicBlock())
@@ -119,14 +119,14 @@ def _function(name: str, body: str) -> Function:
 
 
 def expected(instructions: Iterable[TileInstruction], product: str) -> list[Tiles]:
-    """Instructions of the model by the mnemonics of code."""
+    """Instructions of the model with the mnemonics of the code."""
     return [
         Tiles(product if i.name == "tdp" else i.name, i.target, i.sources) for i in instructions
     ]
 
 
 def assert_whole_pieces(function: Function, kernels: Iterable[AmxMicrokernel]) -> None:
-    """Between jumps there are only starts, steps and ends of blocks, in the layouts' registers."""
+    """Between jumps, code has only starts, steps and ends of blocks, in the layouts' registers."""
     letters: dict[Tiles, str] = {}
 
     def word(instructions: Sequence[Tiles]) -> str:
@@ -140,7 +140,7 @@ def assert_whole_pieces(function: Function, kernels: Iterable[AmxMicrokernel]) -
             stream, tiles = expected(model.stream(), kernel.product), r * c
             parts = stream[:tiles], stream[tiles:-tiles], stream[-tiles:]
             pieces.update(map(word, parts))
-    # Longest first: a smaller block's step may begin a larger one's.
+    # Longest first: a smaller block's step may be a prefix of a larger one's.
     alternatives = "|".join(sorted(pieces, key=len, reverse=True))
     grammar = re.compile(f"(?:{alternatives})*+")
     for label, block in function.blocks.items():
@@ -155,7 +155,7 @@ def assert_whole_pieces(function: Function, kernels: Iterable[AmxMicrokernel]) -
 def assert_configured(
     function: Function, kernels: Iterable[AmxMicrokernel]
 ) -> set[tuple[int, int]]:
-    """Tiles are used between a configuration of ours and a release, on every path.
+    """On every path, tiles are used between a configuration of ours and a release.
 
     Returns
     -------

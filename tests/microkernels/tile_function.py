@@ -29,15 +29,15 @@ def tile_function(
     Parameters
     ----------
     kernel : Microkernel
-        What multiplies.
+        The kernel that multiplies.
     rows, vectors : int
         Size of the tile.
     blocks, steps : int
-        The reduction: blocks of so many steps of kr, which are whole tiles.
+        The reduction: blocks with this number of steps of kr, which are whole tiles.
     start : str
-        Whether the product is added to what C holds: "zero" (it is not), "init" or "resume".
+        Whether the product is added to C: "zero" (it is not), "init" or "resume".
     name : str
-        Of the function.
+        Name of the function.
     """
     lanes, kr = kernel.lanes, kernel.kr
     columns, pitch = vectors * lanes, steps * kr

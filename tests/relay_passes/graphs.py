@@ -49,7 +49,7 @@ def module(body: Body, *inputs: tuple[tuple[int, ...], str]) -> IRModule:
 
 
 def partitioned(mod: IRModule) -> tuple[IRModule, DecisionLog]:
-    """The module with its regions formed, and what was left with a reason."""
+    """The module with its regions formed, and the reasons of operators outside regions."""
     decisions: DecisionLog = []
     return partition(MACHINE.isa, decisions)(mod), decisions
 
@@ -79,7 +79,7 @@ def run(
 
 
 def compiled(mod: IRModule, target: tvm.target.Target = GENERIC, **options: Any) -> Any:
-    """main as TVM alone compiles it, a function of tensors."""
+    """main as TVM alone compiles it, as a function of tensors."""
     with unchecked(), kernel_context():
         executable = tvm.compile(mod, target=target, **options)
     return relax.VirtualMachine(executable, tvm.cpu())["main"]

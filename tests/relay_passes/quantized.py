@@ -1,4 +1,4 @@
-"""Quantised tensors in small Relax modules, and a comparison of modules bit by bit."""
+"""Quantised tensors in small Relax modules, and comparisons of modules to the bit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ op = relax.op
 
 
 def constant(value: ArrayLike, dtype: str) -> relax.Expr:
-    """A constant; a number if `value` is one."""
+    """A constant, scalar if `value` is a number."""
     return relax.const(np.asarray(value, dtype))
 
 
 def quantize(
     x: relax.Expr, scale: ArrayLike, zero: ArrayLike, dtype: str = "uint8", axis: int = -1
 ) -> relax.Expr:
-    """R.quantize with constants."""
+    """R.quantize with a constant scale and zero point."""
     parameters = constant(scale, "float32"), constant(zero, dtype)
     return op.quantize(x, *parameters, axis=axis, out_dtype=dtype)
 
@@ -33,7 +33,7 @@ def quantize(
 def dequantize(
     q: relax.Expr, scale: ArrayLike, zero: ArrayLike, dtype: str = "uint8", axis: int = -1
 ) -> relax.Expr:
-    """R.dequantize to float32 with constants; `dtype` is that of q."""
+    """R.dequantize to float32 with constants; `dtype` is the type of q."""
     return op.dequantize(q, constant(scale, "float32"), constant(zero, dtype), axis=axis)
 
 
@@ -43,7 +43,7 @@ def operators(mod: IRModule) -> Counter[str]:
 
 
 def inputs(mod: IRModule, seed: int = 0) -> list[np.ndarray]:
-    """Random values for main: floats of a few units, integers of the whole range of their type."""
+    """Random inputs for main: floats of a few units, integers over their whole range."""
     rng = np.random.default_rng(seed)
     arrays = []
     for parameter in mod["main"].params:
@@ -58,17 +58,17 @@ def inputs(mod: IRModule, seed: int = 0) -> list[np.ndarray]:
 
 
 def outputs(mod: IRModule, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What main computes in generic code, without FMA: every operator rounds."""
+    """The results of main in generic code without FMA, in which every operator rounds."""
     return run(legalize_quantization()(mod), arrays)
 
 
 def legalize_quantization() -> ir.transform.Pass:
-    """LegalizeOps with ours of quantisation instead of TVM's."""
+    """LegalizeOps with our legalisation of quantisation in place of TVM's."""
     return relax.transform.LegalizeOps(customize_legalize_map=LEGALIZATIONS)
 
 
 def assert_same_bits(before: IRModule, after: IRModule) -> None:
-    """Both modules compute the same for random inputs."""
+    """Both modules compute equal bits for random inputs."""
     arrays = inputs(before)
     for wanted, result in zip(outputs(before, arrays), outputs(after, arrays), strict=True):
         assert result.dtype == wanted.dtype
@@ -76,7 +76,7 @@ def assert_same_bits(before: IRModule, after: IRModule) -> None:
 
 
 def assert_becomes(mod: IRModule, rewrite: ir.transform.Pass, expected: IRModule) -> None:
-    """The pass makes one module of the other, and nothing more when it is run again."""
+    """The pass turns `mod` into `expected`; a second run changes nothing."""
     result = tidy(rewrite(tidy(mod)))
     assert_structural_equal(result, tidy(expected))
     assert_structural_equal(tidy(rewrite(result)), result)
@@ -88,7 +88,7 @@ def assert_stays(mod: IRModule, rewrite: ir.transform.Pass) -> None:
 
 
 def tidy(mod: IRModule) -> IRModule:
-    """The module with constants folded, everything computed once, and no second names."""
+    """The module with constants folded, common values computed once, and no aliases."""
     passes = [
         fold_weights(),
         relax.transform.EliminateCommonSubexpr(),

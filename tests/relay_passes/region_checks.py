@@ -1,4 +1,4 @@
-"""What the kernels of a module compute, and whether two lists of results are the same bits."""
+"""Results of a module's kernels, and whether two lists of results have equal bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.stand_ins import running
 
 
 def kernel_outputs(mod: IRModule, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What main computes, compiled by the whole pipeline for `MACHINE`."""
+    """The results of main, compiled by the whole pipeline for `MACHINE`."""
     with running.made_for(MACHINE.isa.name):
         executable = compile_module(mod, PipelineOptions(TARGET)).executable
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
@@ -22,7 +22,7 @@ def kernel_outputs(mod: IRModule, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def assert_equal(results: list[np.ndarray], wanted: list[np.ndarray]) -> None:
-    """The same types and bits."""
+    """Types and bits are equal."""
     for got, exact in zip(results, wanted, strict=True):
         assert got.dtype == exact.dtype
         np.testing.assert_array_equal(got, exact)

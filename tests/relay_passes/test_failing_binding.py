@@ -1,4 +1,4 @@
-"""A pass that fails is named, and so is the variable at which it fails."""
+"""An error in a pass names the pass and the variable at which it fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def chain(dataflow: bool) -> IRModule:
 
 @module_pass(opt_level=0, name="no_exp")
 def no_exp(mod: IRModule, _context: PassContext) -> IRModule:
-    """Fails as TVM does: without a word of where."""
+    """Fails as TVM does, without naming the place."""
     values = [each.value for block in mod["main"].body.blocks for each in block.bindings]
     if any(op_name(value) == "relax.exp" for value in values):
         raise ValueError("Parameter expression 5\nand more")

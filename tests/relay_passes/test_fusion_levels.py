@@ -1,4 +1,4 @@
-"""Levels of fusion: what a region may hold, and that results do not depend on it."""
+"""Levels of fusion decide what a region may hold; results do not depend on them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def attention(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and what each region computes when every anchor stands alone.
+    """A model, and the regions that it has if every anchor stands alone.
 
     Attributes
     ----------
     atol : float
-        Largest difference between levels; 0 where sums are exact.
+        Largest difference between levels; 0 if sums are exact.
     """
 
     body: Callable[..., relax.Expr]
@@ -71,8 +71,8 @@ class Case:
     atol: float = 0.0
 
 
-# f32 sums of 32 products below 64: each level is off by at most (32 + 2) * u * 64 (Higham, section
-# 3.1), and an activation does not enlarge that by more than a half.
+# f32 sums of 32 products below 64: each level is off by at most (32 + 2) * u * 64 (Higham,
+# section 3.1), and an activation enlarges that by at most one half.
 SUM = 3 * 34 * 64 * 2.0**-24
 CASES = {
     "f32": Case(layer, (X,), ["matmul"], atol=SUM),

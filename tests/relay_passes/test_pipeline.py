@@ -1,4 +1,4 @@
-"""The order of the passes: what each precision makes of products of every kind."""
+"""The order of the passes: which products each precision gives."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ W8 = relax.const(RNG.integers(-128, 128, (64, 64)).astype(np.int8))
 
 
 def found(precision: str, mod: tvm.IRModule) -> list[Region]:
-    """The regions of a module, none of them merged, in the order of their names."""
+    """The regions of a module, unmerged, in the order of their names."""
     return collect_regions(mod, PipelineOptions(TARGET, precision=precision, fusion="fine"))
 
 
 def every_product(x: relax.Expr) -> list[relax.Expr]:
-    """A static 8-bit product, one with an 8-bit weight alone, a f32 one."""
+    """A static 8-bit product, a product with only its weight in 8 bits, a f32 product."""
     fake = dequantize(quantize(x, 0.05, 128), 0.05, 128)
     return [
         op.nn.relu(op.matmul(fake, dequantize(W8, 0.02, 0, I8))),
@@ -47,7 +47,7 @@ def every_product(x: relax.Expr) -> list[relax.Expr]:
 
 @pytest.mark.parametrize("precision", ["auto", "f32", "bf16"])
 def test_what_becomes_of_every_product(precision: str) -> None:
-    """Integer products and weights of 8 bits are found before f32 products are rounded."""
+    """Integer products and 8-bit weights are found before f32 products are rounded."""
     regions = found(precision, module(every_product, X))
     products = {(r.op, r.inputs[0].dtype, r.inputs[1].dtype) for r in regions if "matmul" in r.op}
     assert products == {
@@ -84,7 +84,7 @@ def test_attention_in_bf16_rounds_within_its_products() -> None:
 
 
 def test_a_quantised_chain_has_nothing_but_8_bit_tensors_between_its_products() -> None:
-    """Dequantise, multiply, quantise, three times over: each product requantises."""
+    """Dequantise, multiply, quantise, three times: each product requantises."""
 
     def body(x: relax.Expr) -> relax.Expr:
         q = quantize(x, 0.05, 128)
@@ -121,7 +121,7 @@ def test_a_softmax_is_quantised_before_the_product_with_the_values() -> None:
 
 
 def test_the_order_of_the_passes() -> None:
-    """What one pass writes, the next one reads."""
+    """Each pass reads what an earlier one writes."""
     names = [
         str(each.info.name).removeprefix("tvm_hybrid.")
         for each in passes_through(
@@ -131,9 +131,9 @@ def test_the_order_of_the_passes() -> None:
     chain = [
         "lift_programs",  # first, so that all others see operators
         "plain",
-        "widen_bf16",  # before weights are folded in the type that they stay in
+        "widen_bf16",  # before weights are folded in their final type
         "widen_f16",
-        "recognized",  # norms, before products take their shifts
+        "recognized",  # normalisations, before products take their shifts
         "folded",
         "propagate_layout",
         "moved",

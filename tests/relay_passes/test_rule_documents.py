@@ -1,4 +1,4 @@
-"""Every rule says what it does by an example, and has a test of its own."""
+"""Every rule shows an example of what it does, and has its own test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def rules_of(path: Path) -> Iterator[tuple[str, str]]:
-    """Name of each rule in a file, and the docstrings of the rule and of what makes it."""
+    """The name of each rule in a file, and the docstrings of the rule and of its factory."""
 
     def inside(nodes: list[ast.stmt], above: str) -> Iterator[tuple[str, str]]:
         for node in nodes:

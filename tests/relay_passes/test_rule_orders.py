@@ -1,4 +1,4 @@
-"""The order of rules within a group decides nothing; every rule applies to a graph here."""
+"""The order of rules in a group does not matter; every rule applies to a graph here."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ MODELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "voice_activity": (VNNI, ()),
     "resnet50": (VNNI, ()),
 }
-# Kind and seed of a random graph: likewise. Where a motif changes, other seeds may be needed:
-# `test_every_rule_of_every_group_applies_above` wants each rule to apply somewhere.
+# Kind and seed of a random graph, with CPU and rules. If a motif changes, other seeds may be
+# needed: `test_every_rule_of_every_group_applies_above` wants each rule to apply somewhere.
 RANDOM: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = {
     ("attention", 0): (VNNI, ("sink_scale",)),
     ("attention", 5): (HALF, ("safe_softmax",)),
@@ -151,7 +151,7 @@ def stock_quantization(x: relax.Expr) -> list[relax.Expr]:
     return [op.quantize(x, scale, zero_point, axis=0, out_dtype="uint8"), scale, zero_point]
 
 
-# What a rule applies to, and its inputs: our front end of ONNX does not write these, others do.
+# Graphs for rules that need idioms our ONNX front end never writes, and their inputs.
 IDIOMS: dict[str, tuple[Any, tuple[tuple[tuple[int, ...], str], ...]]] = {
     "decompose_attention": (attention, (((2, 8, 4, 16), F),)),
     "plain_products": (repeated_operand, (((2, 3, 5, 8), F),)),
@@ -174,7 +174,7 @@ IDIOMS: dict[str, tuple[Any, tuple[tuple[tuple[int, ...], str], ...]]] = {
 
 
 class Groups:
-    """The passes of the pipeline before regions, whose rules note that they apply."""
+    """The passes of the pipeline before regions, with rules that record when they apply."""
 
     def __init__(self, cpu: str) -> None:
         self.rules: dict[str, list[Rule]] = {}
@@ -199,7 +199,7 @@ class Groups:
         return replace(each, rewrite=rewrite)
 
     def check(self, mod: IRModule) -> None:
-        """Every group gives the same in every order."""
+        """Every group gives equal modules in every order of its rules."""
         with ir.transform.PassContext(opt_level=3), self.target:
             for each in self.passes:
                 name = str(each.info.name).removeprefix("tvm_hybrid.")
@@ -247,7 +247,7 @@ def chain_of(groups: Groups) -> list[Rule]:
 
 
 def test_one_rule_is_in_two_groups() -> None:
-    """Before types are chosen for bfloat16; behind that for float16, whose casts hide products."""
+    """plain_products runs before bfloat16 types are chosen, and after those of float16."""
     groups = Groups(BF16)
     every = Counter(each.name for each in chain_of(groups))
     simple = {each.name for each in pipeline.SIMPLE}

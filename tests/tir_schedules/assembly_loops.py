@@ -1,4 +1,4 @@
-"""The innermost loops of a function, as its assembly has them."""
+"""Finds the innermost loops in the assembly of a function."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.microkernels.isa_targets import target_of
 
 
 def assembly_of(function: tirx.PrimFunc, isa: Isa) -> str:
-    """The machine code of a kernel for an instruction set, which this CPU may lack."""
+    """The assembly of a kernel for an instruction set, which this CPU may lack."""
     with kernel_context([function]):
         named = function.with_attr("global_symbol", "kernel")
         return str(tvm.compile(named, target=target_of(isa.name)).mod.inspect_source("asm"))
 
 
 def innermost_loops(assembly: str) -> list[list[str]]:
-    """The instructions from a label to a jump back to it, where no other such lies between."""
+    """Instructions from a label to the jump back to it, without another label of a loop between."""
     lines = [line for line in assembly.splitlines() if not line.startswith(".Ltmp")]
     labels = {line.split(":")[0]: at for at, line in enumerate(lines) if line.startswith(".L")}
     jumps = [

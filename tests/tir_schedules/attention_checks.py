@@ -35,7 +35,7 @@ def best(kind: str) -> str:
 def kernel_of(
     attention: Attention, isa: str, threads: int = 1, config: Config | None = None
 ) -> tvm_ffi.Function:
-    """The machine code, with the default configuration if none is given."""
+    """The compiled kernel; without a configuration, the default one."""
     return _kernel(attention.region.to_json(), isa, threads, config)
 
 
@@ -51,7 +51,7 @@ def _kernel(text: str, isa: str, threads: int, config: Config | None) -> tvm_ffi
 def result_of(
     attention: Attention, kernel: tvm_ffi.Function, arrays: Sequence[np.ndarray], at_end: bool
 ) -> np.ndarray:
-    """What a kernel computes, every buffer placed against an unmapped page."""
+    """The kernel's result, with every buffer placed against an unmapped page."""
     output = guarded(np.zeros(attention.stored("out"), dtype_named(attention.output)), at_end)
     output[...] = 85 if output.dtype.kind in "iu" else np.nan
     kernel(*(tensor_of(guarded(x, at_end)) for x in arrays), tensor_of(output))

@@ -53,7 +53,7 @@ def logical(attention: Attention, name: str, stored: np.ndarray) -> np.ndarray:
 
 
 def as_stored(attention: Attention, result: np.ndarray) -> np.ndarray:
-    """[batch, heads, queries, size] as the result is stored."""
+    """[batch, heads, queries, size] in the layout of the stored result."""
     if attention.layout("out") == "bshd":
         result = result.swapaxes(1, 2)
     elif attention.layout("out") == "bhds":
@@ -62,7 +62,7 @@ def as_stored(attention: Attention, result: np.ndarray) -> np.ndarray:
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Along the last axis; NaN as NumPy has it."""
+    """Softmax along the last axis, with NaN where NumPy has it."""
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         return powers / powers.sum(axis=-1, keepdims=True)
@@ -106,10 +106,10 @@ def _real(attention: Attention, arrays: Sequence[np.ndarray]) -> Expected:
 
 
 def _integer(attention: Attention, arrays: Sequence[np.ndarray]) -> Expected:
-    """Operator by operator. The integers are exact but where a probability lies next to a tie.
+    """Operator by operator; integers are exact unless a probability lies next to a tie.
 
-    There it may be the neighbouring integer: the product moves by at most |v - zero point| for
-    each such key, and the result, if it is quantised, by one step more.
+    Next to a tie it may be the neighbouring integer: the product moves by at most |v - zero
+    point| for each such key, and a quantised result by one step more.
     """
     zeros = attention.zeros
     q, k, v = (
@@ -141,9 +141,9 @@ def _integer(attention: Attention, arrays: Sequence[np.ndarray]) -> Expected:
 def relative_error(
     p: np.ndarray, scores: np.ndarray, sums: np.ndarray, masks: np.ndarray
 ) -> np.ndarray:
-    """Relative error of probabilities, of scores whose products are off by `sums`."""
+    """Relative error of probabilities, whose scores' products are off by `sums`."""
     finite = np.isfinite(scores) & (p > 0)
-    # Where a mask is larger than 2^26 scores, adding it leaves nothing of them in f32.
+    # A mask above 2^26 times the scores absorbs them in f32.
     kept = finite & (np.abs(scores - masks) >= UNIT / 4 * np.abs(masks))
     below = scores.max(axis=-1, keepdims=True) - scores
     delta = sums + 4 * UNIT * (np.abs(scores) + np.abs(masks) + below)
@@ -155,7 +155,7 @@ def relative_error(
 def _masked(
     attention: Attention, scores: np.ndarray, operands: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores after the masks (sums of f32 if both are), and what was added or replaced them."""
+    """Scores after the masks (f32 sums if both are f32), and the numbers added or put in place."""
     added = np.zeros_like(scores)
     if attention.mask:
         mask = operands[0]
@@ -178,7 +178,7 @@ def _masked(
 def _finished(
     attention: Attention, value: np.ndarray, bound: np.ndarray, arrays: Sequence[np.ndarray]
 ) -> Expected:
-    """After the steps that follow the product."""
+    """The result after the operators that follow the product."""
     if attention.residual:
         further = arrays[-1].reshape(value.shape)
         value = value + further  # a rounded f32 sum, if both are f32
@@ -202,19 +202,19 @@ def _finished(
 
 
 def _largest(x: np.ndarray) -> float:
-    """The largest magnitude of finite numbers; at least 1."""
+    """The largest finite magnitude; at least 1."""
     return float(np.abs(x).max(initial=1.0, where=np.isfinite(x)))
 
 
 def _rounded(x: np.ndarray, to_bfloat16: bool) -> np.ndarray:
-    """As the kernel multiplies it, in float64."""
+    """An operand as the kernel multiplies it, in float64."""
     return (x.astype(dtype_named(B)) if to_bfloat16 else x).astype(np.float64)
 
 
 def in_single_precision(
     attention: Attention, arrays: Sequence[np.ndarray], flaw: float = 0, drop: bool = False
 ) -> np.ndarray:
-    """Attention by NumPy in float32, off by a relative `flaw`, or without the last key."""
+    """Attention by NumPy in float32, wrong by a relative `flaw`, or without the last key."""
     rounded = attention.kind != "f32"
     q, k, v = (
         _rounded(logical(attention, name, x), rounded).astype(np.float32)

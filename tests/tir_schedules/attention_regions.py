@@ -1,4 +1,4 @@
-"""Attentions in the words of a model, as merged regions, and values for them."""
+"""Attentions described as in a model, as merged regions, and values for them."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class Attention:
 
     @property
     def columns(self) -> int:
-        """Columns of v and of the result."""
+        """Number of columns of v and of the result."""
         return self.e or self.d
 
     @property
     def factor(self) -> np.float32:
-        """What the scores are multiplied with, or divided by; f32 as in a model."""
+        """The factor or divisor of the scores, in f32 as in a model."""
         scale = self.scale or (2e-4 if self.kind == "int8" else 1) / self.d**0.5
         return np.float32(1 / scale if self.divided else scale)
 
@@ -107,7 +107,7 @@ class Attention:
 
     @property
     def factors(self) -> Shape:
-        """Factors of the batch: sequences, heads of k and v, and heads of q for each of them."""
+        """Factors of the batch: sequences, heads of k and v, and heads of q for each of those."""
         if self.group == 1:
             return self.batch, self.heads
         return self.batch, self.heads // self.group, self.group
@@ -119,7 +119,7 @@ class Attention:
 
     @property
     def mask_shape(self) -> Shape | None:
-        """Shape of the operand of the scores, if there is one."""
+        """Shape of the mask, or of the condition, of the scores."""
         rows = {"keys": 1}.get(self.mask, self.m)
         lead: Shape = (1,) if self.flat else (self.batch, 1)
         if self.mask in ("heads", "square"):
@@ -133,11 +133,11 @@ class Attention:
         return heads, length, self.d if name in "qk" else self.columns
 
     def layout(self, name: str) -> str:
-        """How one of "q", "k", "v", "out" is stored."""
+        """The layout of "q", "k", "v" or "out"."""
         return self.layouts[("q", "k", "v", "out").index(name)]
 
     def offset(self, name: str) -> int:
-        """Where an operand begins in a row of what it is packed into."""
+        """Where an operand begins in a row of the tensor in which it is packed."""
         before = "qkv"[: "qkv".index(name)] if self.layout(name) == "packed" else ""
         return sum(self.extents(x)[0] * self.extents(x)[2] for x in before)
 
@@ -154,7 +154,7 @@ class Attention:
         }[self.layout(name)]
 
     def strides(self, name: str) -> list[int]:
-        """Strides of the factors, of a row and of a column, in elements."""
+        """Strides of the batch factors, of a row and of a column, in elements."""
         heads, length, size = self.extents(name)
         shape = self.stored(name)
         head, row, column = {
@@ -281,7 +281,7 @@ class Attention:
 
 
 class _Steps:
-    """Steps of an epilogue, numbered as they are added."""
+    """Collects the steps of an epilogue and numbers them."""
 
     def __init__(self, operands: int) -> None:
         self.first, self.steps = 1 + operands, list[EpilogueOp]()
@@ -306,14 +306,14 @@ def case(**fields: Any) -> Attention:
 
 
 def of_kind(attention: Attention, kind: str) -> Attention:
-    """The same attention of other numbers; a result of bfloat16 or u8 where models have it."""
+    """An attention with other types; results in bfloat16 or u8 where models have them."""
     return replace(attention, kind=kind, output={"bf16": B, "int8": "uint8"}.get(kind, F))
 
 
 def values(attention: Attention, seed: int = 0, spread: float = 1.0) -> list[np.ndarray]:
-    """Normal numbers, integers of the whole range, masks that leave every query its first key.
+    """Normal numbers, integers of the whole range, masks that show every query its first key.
 
-    Masks that are added are `absent` for a third of the scores, small numbers elsewhere; `spread`
+    Additive masks are `absent` for a third of the scores and small numbers elsewhere; `spread`
     multiplies q.
     """
     rng = np.random.default_rng(seed)

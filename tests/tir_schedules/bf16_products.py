@@ -13,7 +13,7 @@ TINY = 2.0**-126
 
 
 def kernels(isa: str) -> tuple[Microkernel, ...]:
-    """The bfloat16 kernels that are chosen from on an instruction set."""
+    """The bfloat16 kernels that can be chosen on an instruction set."""
     return kernels_for(machine_for(isa).isa, "bfloat16", "bfloat16")
 
 
@@ -23,12 +23,12 @@ def small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Standard normal values, in f32 with digits that bfloat16 has no place for."""
+    """Standard normal f32 values with more digits than bfloat16 holds."""
     return np.asarray(rng.standard_normal(shape)).astype(np.float32).astype(dtype_named(dtype))
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
-    """As bfloat16 (to nearest, ties to even), in float64."""
+    """Values rounded to bfloat16 (to nearest, ties to even), in float64."""
     return x.astype(BFLOAT16).astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Chains of ordinary regions as merged regions, values for them, and their check against numpy."""
+"""Chains of ordinary regions as merged regions, their values, and their check against numpy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Given = Source | None
 
 @dataclass
 class ChainBuilder:
-    """Collects parts; what a part reads and nobody gave becomes an input of the chain.
+    """Collects parts; a tensor that a part reads and no part writes becomes an input.
 
     Attributes
     ----------
     inputs : list of Tensor
-        The chain's inputs so far, the first of which is its data.
+        The chain's inputs so far; the first one is its data.
     """
 
     inputs: list[Tensor]
@@ -33,7 +33,7 @@ class ChainBuilder:
     sources: list[list[Source]] = field(default_factory=list)
 
     def add(self, part: Region, *given: Given) -> Source:
-        """Appends a part; `given` says where its inputs and operands come from, None: anew."""
+        """Appends a part; `given` has the sources of its tensors, None for a new input."""
         found = []
         tensors = part.tensors[:-1]
         for tensor, source in zip(tensors, [*given, *[None] * len(tensors)], strict=False):
@@ -64,7 +64,7 @@ def f32_layer(
     residual: bool = False,
     dtypes: Sequence[str] = ("float32", "float32", "float32"),
 ) -> Region:
-    """relu(x @ w + bias), or x @ w + bias + residual; types of x, of w, and of the result."""
+    """relu(x @ w + bias), or x @ w + bias + residual; `dtypes` of x, w and the result."""
     operands: tuple[Tensor, ...] = (Tensor((n,), "float32"),)
     epilogue = [EpilogueOp("add", (0, 1))]
     if residual:
@@ -140,7 +140,7 @@ def int8_layer(
 
 
 def mlp(layers: Sequence[Region]) -> Region:
-    """Layers each of which reads the one before it."""
+    """A chain of layers, each of which reads the layer before it."""
     chain = ChainBuilder([layers[0].inputs[0]])
     source = INPUT
     for layer in layers:
@@ -175,7 +175,7 @@ def bf16_mlp(rows: int) -> Region:
 
 
 def configs(region: Region, isa: str) -> dict[str, MlpChainConfig]:
-    """One block, uneven blocks, blocks of two threads, and columns cut among two threads."""
+    """One block, uneven blocks, blocks on two threads, and columns split between two threads."""
     one, two = machine_for(isa), machine_for(isa, 2)
     columns = by_columns(region, one)
     cut = [
@@ -192,7 +192,7 @@ def configs(region: Region, isa: str) -> dict[str, MlpChainConfig]:
 
 
 def transformer_block(lead: tuple[int, ...], hidden: int, inner: int) -> Region:
-    """Two layers + x, layer_norm, two layers + what they read, rms_norm."""
+    """Two layers + x, layer_norm, two layers + their input, rms_norm."""
     chain = ChainBuilder([Tensor((*lead, hidden), "float32")])
     first = chain.add(f32_layer(lead, hidden, inner), INPUT)
     second = chain.add(

@@ -35,7 +35,7 @@ def conv_region(
     op: str | None = None,
     **attrs: Any,
 ) -> Region:
-    """A convolution; what is not given is 1 (strides, dilation) or 0 (padding)."""
+    """A convolution; strides and dilation are 1, padding is 0, unless given."""
     rank = len(extents)
     weight = weight or WEIGHTS[dtype]
     described = {
@@ -63,7 +63,7 @@ def conv_region(
 
 
 def values(region: Region, seed: int = 0) -> list[np.ndarray]:
-    """Inputs and operands; integers take their whole range."""
+    """Inputs and operands; integers over their whole range."""
     arrays = random_inputs(region, seed)
     rng = np.random.default_rng(seed)
     for i, tensor in enumerate(region.inputs):
@@ -94,7 +94,7 @@ def check(
 
 
 def plain(region: Region) -> Region:
-    """The convolution without what follows it."""
+    """The convolution without its epilogue."""
     shape = region.output.shape
     return region.replace(operands=(), epilogue=(), output=Tensor(shape, "float32"))
 

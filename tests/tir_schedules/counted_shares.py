@@ -1,7 +1,7 @@
 """Counts, from a kernel's TIR, how often each element is stored or read, and by which thread.
 
-The loops around what is counted run here, all passes of a loop at once in NumPy; others are left
-out. TVM shares the passes of a parallel loop in neighbouring chunks of equal size.
+Loops around counted accesses run here, all passes of a loop at once in NumPy; others are skipped.
+TVM gives each thread a contiguous chunk of a parallel loop, all chunks of equal size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm.tirx import ForKind
 
 from tir_schedules.core.emission import children, walk
 
-# (variables, what is known to lie in memory) of all passes at once: [passes or 1, lanes or 1]
+# (variables, known contents of memory) for all passes at once: [passes or 1, lanes or 1]
 Names = Mapping[Any, np.ndarray]
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -45,18 +45,18 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 
 @dataclass
 class Shares:
-    """What was counted.
+    """The counts of one kernel.
 
     Attributes
     ----------
     times : ndarray
         How often each element was stored or read.
     busiest : int
-        Elements of the thread with the most, summed over parallel loops that follow each other.
+        Elements of the busiest thread, summed over consecutive parallel loops.
     threads : int
-        The most threads that have any.
+        The largest number of threads with any element.
     twice : int
-        Elements that two threads met, or one in two parallel loops.
+        Elements accessed by two threads, or in two parallel loops.
     """
 
     times: np.ndarray
@@ -65,17 +65,17 @@ class Shares:
     twice: int
 
     def unevenness(self, threads: int) -> float:
-        """The largest share over the mean of so many threads."""
+        """The largest chunk over the mean of this number of threads."""
         return self.busiest * threads / int(self.times.sum())
 
 
 def stored_shares(function: tirx.PrimFunc, threads: int) -> Shares:
-    """Of the elements of the last parameter that are stored."""
+    """Counts stores to the last parameter."""
     return _Counter(function, function.params[-1], threads, reads=False).shares()
 
 
 def read_shares(function: tirx.PrimFunc, threads: int) -> Shares:
-    """Of the elements of the first parameter that are read."""
+    """Counts reads of the first parameter."""
     return _Counter(function, function.params[0], threads, reads=True).shares()
 
 
@@ -93,7 +93,7 @@ class _Counter:
     loops: int = 0
 
     def shares(self) -> Shares:
-        """Runs the function."""
+        """Runs the function and summarises its counts."""
         self.shape = [int(extent) for extent in self.target.shape]
         self.views = {self.target: self.shape}
         for each in walk(self.function.body):
@@ -118,7 +118,7 @@ class _Counter:
         )
 
     def run(self, statement: tirx.Stmt, passes: int, names: dict[Any, np.ndarray]) -> None:
-        """One statement, in so many passes."""
+        """Runs one statement in `passes` passes."""
         if isinstance(statement, tirx.Bind):
             self.count_reads(statement.value, passes, names)
             self.name(statement.var, statement.value, names)
@@ -139,7 +139,7 @@ class _Counter:
                 self.run(child, passes, names)
 
     def is_counted(self, statement: tirx.Stmt) -> bool:
-        """Whether anything inside is counted."""
+        """Whether a statement contains counted accesses."""
         if isinstance(statement, tirx.SeqStmt):
             return True
         return any(self.is_counted_itself(each) for each in walk(statement))
@@ -153,7 +153,7 @@ class _Counter:
         return isinstance(statement, tirx.Evaluate) and _masked(statement.value, self.views)
 
     def loop(self, loop: tirx.For, passes: int, names: dict[Any, np.ndarray]) -> None:
-        """All passes of a loop, in all passes around it."""
+        """Runs all passes of a loop, in all passes around it."""
         extents = np.broadcast_to(_value(loop.extent, names), (passes, 1))[:, 0]
         outer = np.repeat(np.arange(passes), extents)
         if not len(outer):
@@ -171,7 +171,7 @@ class _Counter:
         self.run(loop.body, len(outer), inside)
 
     def branch(self, branch: tirx.IfThenElse, passes: int, names: dict[Any, np.ndarray]) -> None:
-        """Each case in the passes that take it."""
+        """Runs each case in the passes that take it."""
         condition = np.broadcast_to(_value(branch.condition, names), (passes, 1))[:, 0]
         for case, taken in ((branch.then_case, condition), (branch.else_case, ~condition)):
             if case is not None and taken.any():
@@ -227,7 +227,7 @@ class _Counter:
     def count(
         self, buffer: Any, indices: Any, passes: int, names: dict[Any, np.ndarray], mask: Any = None
     ) -> None:
-        """Notes the elements at indices of a buffer."""
+        """Records the elements at indices of a buffer."""
         flat: Any = np.zeros((1, 1), np.int64)
         for index, extent in zip(indices, self.views[buffer], strict=True):
             at = _value(index, names)
@@ -258,7 +258,7 @@ def _reads_from(data: Any, buffer: Any) -> bool:
 
 
 def _arrived(counter: Any, names: Names) -> np.ndarray:
-    """How many passes counted before, if they come in order."""
+    """How many earlier passes counted at each pass's counter, if passes come in order."""
     passes = max(len(value) for value in names.values())
     counters = np.broadcast_to(_value(counter, names), (passes, 1))[:, 0]
     before = [int(np.sum(counters[:i] == at)) for i, at in enumerate(counters)]

@@ -37,7 +37,7 @@ def config_for(region: Region, isa: str, **fields: int) -> DepthwiseConfig:
 
 @st.composite
 def cases(draw: st.DrawFn, dtypes: tuple[str, ...]) -> tuple[Region, dict[str, int]]:
-    """A small depthwise convolution and fields of a configuration that is legal for it."""
+    """A small depthwise convolution, and fields of a legal configuration for it."""
     rank = draw(st.sampled_from((1, 2, 2, 2)))
 
     def numbers(low: int, high: int, count: int = rank) -> tuple[int, ...]:

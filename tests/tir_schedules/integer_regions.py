@@ -1,4 +1,4 @@
-"""Integer products of every kind as regions, values for them, and the products by definition."""
+"""Integer products of every kind as regions, their values, and the products by definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ every_isa = pytest.mark.parametrize("isa", INTEGER_ISAS)
 
 
 def kernels(isa: str) -> tuple[Microkernel, ...]:
-    """The integer kernels that are chosen from on an instruction set."""
+    """The integer kernels that can be chosen on an instruction set."""
     return kernels_for(machine_for(isa).isa, "uint8", "int8")
 
 
@@ -50,9 +50,9 @@ def matmul_region(
     a, w : str
         Types of the factors.
     a_zero, w_zero : int or str
-        As the region's attributes have them.
+        Zero points, as in the region's attributes.
     quantized : float, str or None
-        The scale with which a f32 A becomes `a`.
+        The scale with which a f32 A is quantised to `a`.
     fields : Any
         Further fields of the Region.
     """
@@ -81,7 +81,7 @@ def matmul_region(
 
 
 def values(region: Region, seed: int = 0) -> list[np.ndarray]:
-    """Integers over the whole range of their type, ends included; everything else ordinary."""
+    """Integers over the whole range of their type, ends included; other inputs are ordinary."""
     rng = np.random.default_rng(seed)
     limits = np.iinfo(region.inputs[1].dtype)
 
@@ -100,7 +100,7 @@ def values(region: Region, seed: int = 0) -> list[np.ndarray]:
 
 
 def product(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The int32 product by the operators' definition: (A - zA) (B - zB), A quantised if asked."""
+    """The int32 product by definition, (A - zA) (B - zB); A is quantised if the region says so."""
     a, w, *further = arrays[: len(region.inputs)]
     attrs = region.attrs
     a_zero, w_zero = (attrs.get(f"{name}_zero_point", 0) for name in "ab")
@@ -126,6 +126,6 @@ def config_for(region: Region, isa: str, **fields: Any) -> MatmulConfig:
 
 
 def check(region: Region, isa: str = BEST, **options: Any) -> None:
-    """The kernel's integers are those of the definition."""
+    """The kernel's integers equal those of the definition."""
     arrays = values(region)
     np.testing.assert_array_equal(run(region, arrays, isa, **options), product(region, arrays))

@@ -1,4 +1,4 @@
-"""Configurations that put a product on AMX tiles, whatever its size."""
+"""Configurations that put products of any size on AMX tiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS = ("32x32", "16x64")
 
 
 def kernel_of(region: Region, block: str) -> Microkernel:
-    """The tile kernel of that block that multiplies a region's types as they are."""
+    """The tile kernel with this block that multiplies a region's types without a conversion."""
     types = ("bfloat16", "bfloat16")
     if is_integer(region):
         types = (quantized_dtype(region), region.inputs[1].dtype)
@@ -38,7 +38,7 @@ def sizes_of(region: Region) -> tuple[int, int, int]:
 
 
 def on_tiles(region: Region, block: str = "32x32", **fields: Any) -> TileConfig:
-    """One block of rows and of K, in the largest tiles of a kernel, but for what is given."""
+    """One block of rows and of K, in the largest tiles of a kernel, except for given fields."""
     kernel = kernel_of(region, block)
     m, n, k = sizes_of(region)
     numbers = {

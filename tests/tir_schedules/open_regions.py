@@ -1,4 +1,4 @@
-"""Regions whose sizes are known at run time only: their kernels, and what they are at some."""
+"""Regions with dynamic sizes: their kernels, and the static regions at some sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def at_sizes(region: Region, values: Mapping[str, int]) -> Region:
 
 
 def opened(region: Region) -> Region:
-    """A region of one or two leading dimensions that are known at run time only."""
+    """A region with one or two dynamic leading dimensions."""
     *lead, _ = region.inputs[0].shape
     symbols = (BATCH, LENGTH)[: len(lead)]
 
@@ -62,7 +62,7 @@ def opened(region: Region) -> Region:
 
 
 class OpenKernel:
-    """The kernel of a region with open sizes."""
+    """The kernel of a region with dynamic sizes."""
 
     def __init__(
         self, region: Region, isa: str, threads: int = 1, config: Config | None = None
@@ -83,7 +83,7 @@ class OpenKernel:
         at_end: bool = True,
         stored_shape: tuple[int, ...] | None = None,
     ) -> np.ndarray:
-        """The output at some sizes, every buffer placed against an unmapped page."""
+        """The output at given sizes, with every buffer placed against an unmapped page."""
         output = at_sizes(self.region, values).output
         shape = output.shape if stored_shape is None else stored_shape
         result = guarded(np.zeros(shape, dtype_named(output.dtype)), at_end)

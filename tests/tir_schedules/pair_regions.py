@@ -16,9 +16,9 @@ CLIP = (("maximum", 0.0), ("minimum", 6.0))
 
 
 def activated(region: Region, output: str, scale: float = 0.0, clip: bool = True) -> Region:
-    """bias, then relu6; to 8 bits it is quantised with scale 1/32 and zero point 3.
+    """Bias and relu6; to 8 bits it is quantised with scale 1/32 and zero point 3.
 
-    An integer result is multiplied by `scale` first.
+    An integer result is first multiplied by `scale`.
     """
     bias = Tensor(region.output.shape[-1:], "float32")
     steps: list[EpilogueOp] = []
@@ -51,7 +51,7 @@ def pair(
     clip: bool = True,
     **fields: Any,
 ) -> Region:
-    """relu6(depthwise(x) + b) @ w + b', with what is between and the result in x's type."""
+    """relu6(depthwise(x) + b) @ w + b', with the inner tensor and the result in x's type."""
     integer = dtype in ("uint8", "int8")
     if integer:
         fields = {"a_zero_point": 5, **fields}
@@ -84,11 +84,11 @@ def pair(
 
 
 def opened(region: Region, axes: Sequence[int]) -> Region:
-    """The pair where some of batch, lines and columns are symbols; those of the result others."""
+    """The pair with symbols for some axes of x, and other symbols for the result."""
     x, made = region.inputs[0], region.parts[0].output
 
     def of(tensor: Tensor) -> Tensor:
-        """The tensor, of x or of the result."""
+        """The tensor with symbols in its shape."""
         if tensor.shape[:-1] not in (x.shape[:-1], made.shape[:-1]):
             return tensor
         name = "x" if tensor.shape[:-1] == x.shape[:-1] else "y"
@@ -109,6 +109,6 @@ def opened(region: Region, axes: Sequence[int]) -> Region:
 
 
 def symbols(region: Region) -> Mapping[str, int]:
-    """The values of all symbols for a pair of known sizes."""
+    """The values of all symbols for a static pair."""
     found = {f"y{axis}": size for axis, size in enumerate(region.parts[0].output.shape)}
     return found | {f"x{axis}": size for axis, size in enumerate(region.inputs[0].shape)}

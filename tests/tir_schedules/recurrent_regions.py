@@ -24,7 +24,7 @@ def recurrent(
     activations: Sequence[str] = (),
     **form: float,
 ) -> Region:
-    """A layer of a weight's type; `form` has clip, coupled and finals."""
+    """A layer with weights of this type; `form` has clip, coupled and finals."""
     quantized = weight in ("int8", "int16")
     return region_of(
         RecurrentProblem(
@@ -44,7 +44,7 @@ def recurrent(
 
 
 def all_given(cell: str) -> list[str]:
-    """Every optional input that a cell can have."""
+    """Every optional input of a cell."""
     more = {"lstm": ["memory", "peepholes"], "gru_linear": ["bias"]}.get(cell, [])
     return [
         name

@@ -25,7 +25,7 @@ Shapes = Sequence[tuple[tuple[int, ...], str]]
 
 
 def lowered(build: Callable[..., Any], shapes: Shapes) -> IRModule:
-    """A module that applies an operator, lowered to PrimFuncs that are not scheduled yet."""
+    """A module that applies an operator, lowered to PrimFuncs without a schedule."""
     builder = relax.BlockBuilder()
     inputs = [
         relax.Var(f"x{number}", relax.TensorType(list(shape), dtype))
@@ -78,7 +78,7 @@ def is_parallel(func: tirx.PrimFunc) -> bool:
 
 
 def run_module(mod: IRModule, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The module's results, by TVM's virtual machine."""
+    """The module's results by TVM's virtual machine."""
     executable = running.compiled(mod, BEST)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     results = machine["main"](*(tvm.runtime.tensor(array) for array in arrays))

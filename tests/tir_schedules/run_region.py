@@ -21,18 +21,18 @@ from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tvm_hybrid.runtime.feeds import BFLOAT16, tensor_of
 
-# The CPU for which an instruction set's code is made to run here.
+# The CPU that an instruction set's code is compiled for to run here.
 MCPU = {isa: PLAINEST[substitute_of(isa)] for isa in PLAINEST}
 
-# The ISAs that have kernels of their own for f32, for 8-bit integers and for bfloat16. Stand-ins
-# run those that this CPU lacks.
+# The ISAs with kernels for f32, for 8-bit integers and for bfloat16. Stand-ins run those that this
+# CPU lacks.
 ISAS = ["scalar", "avx2", "avx512"]
 INTEGER_ISAS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni"]
 BF16_ISAS = ["scalar", "avx2", "avx512", "avx512_bf16"]
 
 
 def highest_native(isas: Sequence[str]) -> str:
-    """The last ISA that this CPU runs itself, where code by stand-ins would take too long."""
+    """The last ISA that this CPU runs itself; stand-ins would take too long."""
     return next((isa for isa in reversed(isas) if runs_itself(isa)), isas[0])
 
 
@@ -70,9 +70,9 @@ def packed(
 
 
 class Kernel:
-    """The kernel of a region, which is compiled once and runs many times.
+    """The kernel of a region, compiled once, for many runs.
 
-    Where a pool's number of threads is given, loops that keep few of them busy wake only these.
+    With a given size of the thread pool, loops that keep few threads busy wake only these.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ def run(
     stored_shape: tuple[int, ...] | None = None,
     pool: int = 1,
 ) -> np.ndarray:
-    """The output of a region's kernel, which runs once; see `Kernel`."""
+    """The output of a region's kernel that runs once; see `Kernel`."""
     return Kernel(region, isa, config, threads, pool).run(arrays, at_end, stored_shape)
 
 
 def compiled(function: tirx.PrimFunc, isa: str) -> Callable[..., None]:
-    """The machine code of a kernel. It looks at its arguments' shapes and types before a call."""
+    """The compiled kernel, which checks the shapes and types of its arguments in each call."""
     function = function.with_attr("global_symbol", "kernel")
     kernel = running.compiled(function, isa)["kernel"]
     expected = [(tuple(map(int, buffer.shape)), str(buffer.dtype)) for buffer in function.params]

@@ -1,4 +1,4 @@
-"""Work for many threads: regions of every template, as large as in models."""
+"""Work for many threads: regions of every template, with sizes from models."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ F32, AROUND = "float32", (1, 1, 1, 1)
 
 
 def weighted(m: int, k: int, n: int, dtype: str = F32) -> Region:
-    """A matmul with a constant weight; of integers, cast and rectified."""
+    """A matmul with a constant weight; integer results are cast and rectified."""
     inputs = Tensor((m, k), {"int8": "uint8"}.get(dtype, dtype)), Tensor((k, n), dtype, True)
-    # Results of tiles that nothing follows would go to memory by instructions of their own.
+    # Tiles would store results without an epilogue to memory by their own instructions.
     steps = (
         (EpilogueOp("cast", (0,), dtype=F32), EpilogueOp("relu", (1,))) if dtype == "int8" else ()
     )
@@ -80,7 +80,7 @@ def attention(batch: int, heads: int, m: int, n: int, d: int = 64) -> Region:
 
 
 def of_models() -> Iterator[Region]:
-    """Four regions or so of every template."""
+    """About four regions of every template."""
     for m, k, n, dtype in (
         (1, 768, 3072, F32),
         (32, 3072, 768, F32),

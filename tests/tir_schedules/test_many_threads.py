@@ -1,4 +1,4 @@
-"""Every template runs right with more threads than there are CPUs, also with more than work."""
+"""Every template is right on more threads than CPUs, also with more threads than work."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ EXACT = ("matmul", "weight_only_matmul", "batch_matmul", "conv", "depthwise", "m
 
 
 def eager(threads: int) -> Machine:
-    """A machine whose forks cost nothing, so that all threads are taken for anything."""
+    """A machine whose forks cost nothing, so that any work takes all threads."""
     return machine_for(ISA, threads).with_numbers(fork_us=0)
 
 
 def inputs_of(region: Region) -> list[np.ndarray]:
-    """Small integers where the result is then exact in any order of additions."""
+    """Small integers if they make the result exact in any order of additions."""
     arrays = random_inputs(region)
     if not region.op.startswith(EXACT) or region.op == "conv2d_winograd":
         return arrays
@@ -76,7 +76,7 @@ def inputs_of(region: Region) -> list[np.ndarray]:
 
 
 def check(region: Region, threads: int, pool: int = 1) -> None:
-    """As by one thread, to the bit where rows are alike; as it has to be for small integers."""
+    """Results equal one thread's to the bit, or the exact result for small integers."""
     template, arrays = template_for(region.op), inputs_of(region)
     one, many = (eager(count) for count in (1, threads))
     config = template.default_config(region, many)
@@ -90,7 +90,7 @@ def check(region: Region, threads: int, pool: int = 1) -> None:
         return
     wanted = run(region, arrays, ISA, template.default_config(region, one))
     if region.op == "attention":
-        # Sums of so many products with probabilities, and those of them, in another order.
+        # Sums of products with probabilities, in another order.
         keys = arrays[1].size // arrays[1].shape[-1]
         bound = 4 * keys * np.finfo(np.float32).eps * np.abs(arrays[2]).max()
         assert np.abs(result - wanted).max() <= bound

@@ -53,7 +53,7 @@ def outputs(
     config: Config | None = None,
     threads: int = 1,
 ) -> Iterator[np.ndarray]:
-    """The result with all buffers before an unmapped page, then behind one; compiled once."""
+    """Results with all buffers before an unmapped page, then after one; compiled once."""
     machine, template = machine_for(isa, threads), template_for(region.op)
     config = config or template.default_config(region, machine)
     function = template.build(region, config, machine.isa)
@@ -68,10 +68,10 @@ def outputs(
 
 
 def error_bound(channels: int, sums: np.ndarray) -> np.ndarray:
-    """What no error exceeds, whatever the data.
+    """A bound that no error exceeds, for any data.
 
-    Every result is reached through at most n roundings one after the other: four in each of the
-    four transforms of data, one of the weight, and one for each channel. So its error is at most
+    Every result is reached through at most n consecutive roundings: four in each of the four
+    transforms of data, one of the weight, and one for each channel. So its error is at most
     n u / (1 - n u) times `sums` (Higham, "Accuracy and Stability", section 3.1).
 
     Parameters
@@ -133,7 +133,7 @@ def bound(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
 def check(region: Region, isa: str, config: Config | None = None, threads: int = 1) -> None:
     """The result is within the bound of the convolution's own roundings.
 
-    The epilogues of these tests (an addition, a relu) carry errors over as they are and round once.
+    The epilogues of these tests (an addition, a relu) pass errors on unchanged and round once.
     """
     arrays = scaled_inputs(region)
     wanted = expected(region, arrays)

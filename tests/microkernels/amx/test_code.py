@@ -1,4 +1,4 @@
-"""The code of every AMX kernel, on every CPU that has AMX: no tile is spilled, renamed, reloaded.
+"""The code of every AMX kernel, for every CPU that has AMX: no tile is spilled, renamed, reloaded.
 
 Tile registers are numbers in the source, which LLVM's register allocator neither sees nor checks.
 """
@@ -36,7 +36,7 @@ every_target = pytest.mark.parametrize("target", AMX_TARGETS)
 
 
 def kernels_of(target: str) -> list[AmxMicrokernel]:
-    """What a target's code may use: not all of them multiply fp16."""
+    """The kernels that code for a target may use: not all CPUs multiply fp16."""
     isa = target_isa(AMX_TARGETS[target])
     return [kernel for kernel in KERNELS if isa.includes(kernel.isa)]
 
@@ -71,7 +71,7 @@ def variants(kernel: AmxMicrokernel) -> dict[str, tirx.PrimFunc]:
 
 @functools.cache
 def functions(target: str) -> dict[str, Function]:
-    """Every function with tiles of all kernels, compiled together, by the name it was given."""
+    """Every function with tiles of all kernels, compiled together, by its given name."""
     module = {name: f for kernel in kernels_of(target) for name, f in variants(kernel).items()}
     compiled = tvm.compile(tvm.IRModule(module), target=AMX_TARGETS[target])
     found = functions_with_tiles(compiled.mod.inspect_source("asm"))
@@ -90,7 +90,7 @@ def test_the_target_gets_amx_and_every_kernel_is_there(target: str) -> None:
 @pytest.mark.sampled
 @every_kernel
 def test_short_reductions_are_the_models_stream(kernel: AmxMicrokernel, target: str) -> None:
-    """Nothing but the model's instructions, in its order, with its registers."""
+    """The code has only the model's instructions, in its order and with its registers."""
     row_tiles = kernel.mr // ROWS
     for variant, steps, resume in [(UNROLLED, 2, False), (RESUMED, 1, True)]:
         block = TileBlock(kernel.layout, row_tiles, kernel.vectors, steps, resume)
@@ -113,7 +113,7 @@ def test_loops_hold_whole_steps_and_tasks_end_released(kernel: AmxMicrokernel, t
         assert_whole_pieces(function, [kernel])
         assert assert_configured(function, [kernel]) == {size}
         products = [line for line in function.tile_lines if line.mnemonic == kernel.product]
-        # Unrolled or not, a loop multiplies by all of the block's accumulators.
+        # Unrolled or not, a loop multiplies into all accumulators of its block.
         assert {line.tiles().target for line in products} == set(
             range(-(-size[0] // ROWS) * size[1] // ROWS)
         )

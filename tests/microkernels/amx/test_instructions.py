@@ -1,4 +1,4 @@
-"""The stream of tile instructions: its order, and numbers equal to those of a plain count."""
+"""The stream of tile instructions: its order, and its counts compared with a plain count."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_counts_of_a_product_are_those_of_its_blocks(
     expected.update(ldtilecfg=len(set(rows)), tilerelease=1)
     counts = product_counts(layout, rows, panels, pieces, started=started)
     assert counts.named("tdp") == dict(expected)
-    # Every 16 x 16 tile of results takes one product for 64 bytes of K.
+    # Every 16 x 16 tile of results takes one product per 64 bytes of K.
     assert counts.tdp == -(-m // 16) * column_tiles * sum(pieces)
 
 

@@ -1,4 +1,4 @@
-"""Permission to use tiles: what Linux answers, what is made of it, and what generated code does."""
+"""Permission to use tiles: Linux's answers, what they mean, and the check in generated code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call(module: Any) -> int:
 
 @pytest.fixture
 def unemulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No emulator, and Linux has not been asked before."""
+    """Without an emulator, and before Linux has been asked."""
     monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     amx_permission._ask_linux.cache_clear()
     yield
@@ -78,7 +78,7 @@ def test_an_emulator_stands_for_permission(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_function_of_another_name_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amx_permission, "EMULATOR", "no_such_emulator")
     assert not amx_permission._emulator_is_active()
-    monkeypatch.setattr(amx_permission, "EMULATOR", "getpid")  # nonzero, as an active one
+    monkeypatch.setattr(amx_permission, "EMULATOR", "getpid")  # nonzero, like an active emulator
     assert amx_permission._emulator_is_active()
 
 
@@ -99,7 +99,7 @@ def test_code_reports_what_linux_answers_until_it_is_yes(monkeypatch: pytest.Mon
         assert REFUSALS.get(code, REFUSALS[None]) in str(caught.value)
         assert "needs AMX tiles" in str(caught.value)
     assert where_linux_answers(0, lambda: call(module)) == 7
-    # It is remembered: Linux would say no now.
+    # The answer is cached: Linux would now refuse.
     assert where_linux_answers(errno.EPERM, lambda: call(module)) == 7
 
 
@@ -113,7 +113,7 @@ def test_code_trusts_an_emulator_while_it_is_active(
         'extern "C" { int amx_on = 1; int amx_emulator_switch(void) { return amx_on; } }'
     )
     cc.create_shared(str(library), [str(source)])
-    # Loaded after the code.
+    # Loaded after the compiled code.
     switch = ctypes.c_int.in_dll(ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL), "amx_on")
     assert where_linux_answers(errno.EPERM, lambda: call(module)) == 7
     switch.value = 0

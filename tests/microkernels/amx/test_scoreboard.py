@@ -1,4 +1,4 @@
-"""The scoreboard: shares of peak that are known from elsewhere, and what must never happen."""
+"""The scoreboard: shares of peak known from elsewhere, and invariants."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def share(block: TileBlock, cycles: float) -> float:
 def test_shares_of_peak_by_cycles_of_a_tile_load(
     layout: str, rows: int, columns: int, by_load: dict[float, float]
 ) -> None:
-    """An independent scoreboard with a window of 64 instructions gives these, ends included.
+    """An independent scoreboard with a window of 64 instructions gives these shares, ends included.
 
-    Ours counts the last stores as well, 16 to 64 cycles of 2048 or 4096: 2% at most.
+    Our scoreboard also counts the last stores, 16 to 64 cycles of 2048 or 4096: 2% at most.
     """
     block = TileBlock(layout, rows, columns, 64)
     for load, expected in by_load.items():
@@ -65,7 +65,7 @@ def test_full_blocks_reach_nine_tenths_of_peak_where_b_is_in_l1() -> None:
         for steps in (16, 32, 64):  # 1024, 2048, 4096 bytes of K
             block = TileBlock(layout, rows, columns, steps)
             assert share(block, block_cycles(block, SPR, near)) >= 0.9
-    # One load for a product: four tiles of 1 KB from L2, 48 bytes a cycle, for 64 cycles of them.
+    # One load per product: four tiles of 1 KB from L2, at 48 bytes a cycle, against 64 cycles.
     block = TileBlock("2x2", 2, 2, 32)
     far = {"A": "L2", "B": "L2", "C": "L2"}
     assert share(block, block_cycles(block, SPR, far)) == pytest.approx(
@@ -78,7 +78,7 @@ def test_full_blocks_reach_nine_tenths_of_peak_where_b_is_in_l1() -> None:
 def test_no_block_beats_its_products_or_its_loads(block: TileBlock, where: dict[str, str]) -> None:
     cycles = block_cycles(block, SPR, where)
     loads = block.counts().tileloadd
-    # Each of the simulated blocks may begin and end at another point of the machine's rhythm.
+    # Each simulated block may begin and end at another point of the machine's rhythm.
     slack = SPR.tdp
     assert cycles >= SPR.tdp * block.counts().tdp - slack
     assert cycles >= SPR.load * loads - slack

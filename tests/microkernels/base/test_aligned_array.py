@@ -1,4 +1,4 @@
-"""Arrays that tensors can take the memory of."""
+"""Arrays whose memory tensors can share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a mapped file is given back."""
+"""Which pages of a mapped file are returned to Linux."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def library(tmp_path: Path) -> Path:
 
 
 def mapped(library: Path) -> mmap.mmap:
-    """The file in memory as a program's code is: what is written to it is the process's own."""
+    """Maps the file as a program's code is mapped: writes stay private to the process."""
     with library.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
 
 
 def forbid_writing(memory: mmap.mmap) -> None:
-    """As the dynamic linker does when addresses are relocated."""
+    """Makes the mapping read-only, as the dynamic linker does after relocation."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -73,7 +73,7 @@ def test_what_can_be_written_stays(library: Path) -> None:
 
 def test_other_files_stay(library: Path, tmp_path: Path) -> None:
     memory = mapped(library)
-    assert bytes(memory)[0] == 1  # all of it has been read
+    assert bytes(memory)[0] == 1  # the whole file has been read
     forbid_writing(memory)
     return_pages(tmp_path / "another.so")
     assert resident(library) == SIZE

@@ -1,4 +1,4 @@
-"""A quota of CPU time bounds whatever compiles: threads, builders, processes."""
+"""A quota of CPU time limits all compilation: threads, builders, processes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from microkernels.base.cpu_quota import Quota, busy_cpus, read_quota
 from relay_passes.ir.stages import threads_for, workers
 
 ROOT = Path(__file__).parents[3]
-# They ask which CPUs there are, or tell how many; they start nothing.
+# Files that list or report CPUs; they start no threads or processes.
 OTHERS = {"tvm_hybrid/cli/machine.py", "tvm_hybrid/tuning/measuring/local_measurer.py"}
-# How many threads a run may be given, which is not how many it is given by default.
+# Files with the largest number of threads that a run may use, which is not its default.
 REFUSALS = {"tvm_hybrid/runtime/threads.py", "tvm_hybrid/session/onnxruntime_api/model_surface.py"}
 
 
 @pytest.fixture
 def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A process that may use eight CPUs; its control groups are the test's to choose."""
+    """A process that may use eight CPUs; tests choose its control groups."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     return monkeypatch
 
 
 def group(root: Path, version: int, quota: str) -> Quota | None:
-    """What is read of a control group with a quota, in microseconds of each 100,000."""
+    """The quota read from a control group, in microseconds of each 100,000."""
     (root / "proc/self").mkdir(parents=True)
     folder = root / ("sys/fs/cgroup/a" if version == 2 else "sys/fs/cgroup/cpu/a")
     folder.mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_affinity_counts_beside_a_quota(eight_cpus: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_else_counts_cpus() -> None:
-    """Who counts CPUs to start threads or processes does not see the quota."""
+    """Code that counts CPUs itself would not see the quota."""
     counted = re.compile(r"cpu_count\(\)|len\((os\.)?sched_getaffinity\(|len\(ALLOWED_CPUS\)")
     packages = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid", "tools")
     found = {

@@ -1,4 +1,4 @@
-"""When Python's garbage collector looks through all objects."""
+"""When Python's garbage collector runs full collections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def often() -> Iterator[None]:
 
 
 class Log(list[Decision]):
-    """Decisions, and which collections there are to be while passes make them."""
+    """Decisions, and the collector's thresholds at the time each one is added."""
 
     def __init__(self) -> None:
         super().__init__()

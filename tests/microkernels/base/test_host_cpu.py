@@ -1,4 +1,4 @@
-"""The name of this CPU: LLVM's, unless Linux lists vectors or tiles that only another one has."""
+"""This CPU's name is LLVM's, unless Linux lists vectors or tiles that only another CPU has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Machine = Callable[[str, str, str], None]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
-    """Makes LLVM answer with a name, and Linux with a vendor and flags."""
+    """Makes LLVM report a CPU name, and Linux a vendor and flags."""
 
     def answer(own: str, vendor: str, flags: str) -> None:
         path = tmp_path / "cpuinfo"

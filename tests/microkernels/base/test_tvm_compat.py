@@ -1,4 +1,4 @@
-"""What `microkernels.base.tvm_compat` needs of TVM; a test fails if another TVM lacks it."""
+"""Parts of TVM that `microkernels.base.tvm_compat` needs; tests fail if another TVM lacks them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_workers_are_bound_to_one_cpu_each() -> None:
 def test_the_pool_knows_what_it_calls_and_replaces() -> None:
     found = context_functions.functions_of_tvm()
     assert all(getattr(found, name) for name, *_ in found._fields_)
-    pool = installed()  # its code is loaded, and TVM took the addresses
+    pool = installed()  # its code is loaded, and TVM has taken the addresses
     assert pool is not None
     assert pool.launch and pool.barrier
 
@@ -140,7 +140,7 @@ def test_a_program_that_is_scheduled_is_left_alone() -> None:
 def test_rules_of_metaschedule_leave_annotated_blocks_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = "tvm.s_tir.tensor_intrin"  # 13 s, for nothing that is needed here
+    name = "tvm.s_tir.tensor_intrin"  # the import takes 13 s and is not needed here
     monkeypatch.setitem(sys.modules, name, sys.modules.get(name, types.ModuleType(name)))
     x, w = te.placeholder((4, 8), "float32", "x"), te.placeholder((8, 6), "float32", "w")
     k = te.reduce_axis((0, 8), "k")

@@ -1,4 +1,4 @@
-"""Numbers of one CPU stand in descriptions, and nowhere else."""
+"""Numbers of one CPU stand only in machine descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tir_schedules
 FLOORS = [
     Path(package.__file__ or "").parent for package in (microkernels, tir_schedules, relay_passes)
 ]
-# What estimates once had: times, rates and clocks of the CPU that they were measured on.
+# Names of times, rates and clocks, which were once measured on one CPU and kept in estimates.
 FORBIDDEN = re.compile(
     r"MEASURED|DATA_SHEETS|SAPPHIRE_RAPIDS|.*(_US|_NS|NANOSECONDS|_RATE|_RATES|CLOCK|_MHZ|_GHZ)"
     r"|(FORK|BARRIER|THREAD|PARALLEL)_.*"
@@ -23,7 +23,7 @@ FORBIDDEN = re.compile(
 
 
 def constants(source: str) -> set[str]:
-    """Names that a module gives to values."""
+    """Names that a module assigns at its top level."""
     found = set()
     for statement in ast.parse(source).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []

@@ -1,4 +1,4 @@
-"""Descriptions of CPUs: what they must state, how they inherit, and what is refused."""
+"""Descriptions of CPUs: required numbers, inheritance, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.description import BASE, Number, describe, described, read_description
 from microkernels.machines.machine import Machine
 
-# What may be a curve over threads: the rest is of one core.
+# Numbers that may be a curve over threads; all others belong to one core.
 CURVES = {"l3_exposed", "result_exposed", "l3_rate", "memory_rate", "fork_us"}
 NUMBER = {"value": 1, "kind": "guess", "source": "a test"}
 

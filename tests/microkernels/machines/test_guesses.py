@@ -1,4 +1,4 @@
-"""A number that nobody knows widens what is weighed; one that is measured narrows it."""
+"""An unknown number widens the set of candidates; a measured one narrows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from microkernels.machines.machine import Machine
 
 
 def machine(tmp_path: Path, kind: str) -> Machine:
-    """Of a user's description, which inherits from a measured CPU all but the rate of L3."""
+    """A machine by a user's description, which states the rate of L3 and inherits the rest."""
     path = tmp_path / f"{kind}.json"
     rate = {"value": [[1, 40000], [8, 200000]], "kind": kind, "source": "a test"}
     text = {"title": "a test", "inherits": "znver4", "numbers": {"l3_rate": rate}}
@@ -49,7 +49,7 @@ def test_what_a_file_measures_is_one_value_and_what_it_guesses_a_range(tmp_path:
 
 
 def test_the_candidate_that_loses_least_is_taken(tmp_path: Path) -> None:
-    """What is best by the guess loses nine tenths if L3 is slower; another one, a fifth."""
+    """If L3 is slower, the best one by the guess loses nine tenths, another one a fifth at most."""
     one = machine(tmp_path, "guess")
     costs = {
         "by the guess": {12500: 19.0, 25000: 10.0, 50000: 10.0},
@@ -68,7 +68,7 @@ def test_the_candidate_that_loses_least_is_taken(tmp_path: Path) -> None:
 
     assert decided(one, choose, cost) == "if slow"
     assert asked == [25000, 12500, 50000]
-    assert decided(one, choose, lambda _name, _machine: 5.0) == "by the guess"  # all are alike
+    assert decided(one, choose, lambda _name, _machine: 5.0) == "by the guess"  # equal costs
     asked.clear()
     known = machine(tmp_path, "measured")
     assert decided(known, choose, cost) == "by the guess" and asked == [25000]

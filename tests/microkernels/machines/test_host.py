@@ -1,4 +1,4 @@
-"""Which description of this host's CPU is in force."""
+"""Which description applies to this host's CPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _of_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_without_a_file_the_shipped_one_holds() -> None:
     assert path_in_force(NAME) is None
     first, second = (Machine.from_target(HERE, 2) for _ in range(2))
-    assert first == second  # kernels are cached by their machine
+    assert first == second  # kernels are cached by machine
     assert first.fork_us(2) == Machine(NAME, first.isa, 2).fork_us(2)
 
 
@@ -56,7 +56,7 @@ def test_a_named_file_holds_before_all_others(
     monkeypatch.setenv(MACHINE_VARIABLE, str(path))
     assert Machine.from_target(HERE, 2).fork_us(2) == 8.5
     written(path, 9.5)
-    os.utime(path, ns=(1, 1))  # a clock that is coarse may give both the same time
+    os.utime(path, ns=(1, 1))  # a coarse clock may give both files one time
     assert Machine.from_target(HERE, 2).fork_us(2) == 9.5
 
 
@@ -76,7 +76,7 @@ def test_a_target_names_a_file_for_any_cpu(
     target = Target({"kind": "llvm", "mcpu": cpu, "model": str(path)})
     machine = Machine.from_target(target, 2)
     assert (machine.name, machine.fork_us(2)) == (cpu, 8.5)
-    assert machine == Machine.from_target(target, 2)  # kernels are cached by their machine
+    assert machine == Machine.from_target(target, 2)  # kernels are cached by machine
     written(path, 9.5)
     os.utime(path, ns=(1, 1))
     assert Machine.from_target(target, 2).fork_us(2) == 9.5
@@ -107,7 +107,7 @@ def test_a_file_that_is_none_is_refused(
     ("cpu", "level"),
     [
         ("znver4", "avx512_bf16"),
-        ("cooperlake", "avx512_bf16"),  # nothing is known of it
+        ("cooperlake", "avx512_bf16"),  # this CPU has no description
         ("emeraldrapids", "avx512_vnni"),
         ("graniterapids", "avx512_vnni"),
     ],

@@ -1,4 +1,4 @@
-"""A step of K of a register tile takes longer where more than one thing is nearly used up."""
+"""A step of K of a register tile takes longer if more than one resource is nearly used up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from microkernels.machines.machine import Machine
 
 
 def a_vector(machine: Machine, rows: int, vectors: int) -> float:
-    """Cycles of a step of K for a product of a tile."""
+    """Cycles that one product of a tile takes in a step of K."""
     return machine.step_cycles(rows, vectors, machine.fma_rate) / (rows * vectors)
 
 
@@ -28,4 +28,4 @@ def test_a_narrow_tile_takes_longer_where_few_instructions_are_issued() -> None:
     }
     assert narrow["skylake-avx512"] > 1.03 > narrow["icelake-server"] > 1.005
     assert narrow["icelake-server"] > narrow["sapphirerapids"] > 1.0
-    assert abs(narrow["znver4"] - 1) < 0.002  # one product a cycle hides all else
+    assert abs(narrow["znver4"] - 1) < 0.002  # a rate of one product a cycle hides all else

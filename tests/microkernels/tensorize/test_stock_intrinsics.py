@@ -1,4 +1,4 @@
-"""TVM's `dot_16x4_vnni`: as it is, and as mended for stock schedules and stock MetaSchedule."""
+"""TVM's `dot_16x4_vnni`: the original, and ours for stock schedules and stock MetaSchedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 
 
 
 def workload() -> tirx.PrimFunc:
-    """C[M, N] = A[M, K] times a weight that is packed [N/16][K/4][16][4], as TVM's rules want."""
+    """C[M, N] = A[M, K] times a weight packed as [N/16][K/4][16][4], as TVM's rules want it."""
     a = te.placeholder((M, K), "uint8", "A")
     b = te.placeholder((N // 16, K // 4, 16, 4), "int8", "B")
     k = te.reduce_axis((0, K), "k")
@@ -33,7 +33,7 @@ def workload() -> tirx.PrimFunc:
 
 
 def tensorized(name: str) -> tvm.IRModule:
-    """A schedule as TVM's own documentation has it, with the intrinsic of this name."""
+    """A schedule from TVM's own documentation, with the intrinsic of this name."""
     schedule = s_tir.Schedule(workload().with_attr("global_symbol", "main"))
     block = schedule.get_sblock("C")
     i, j, k = schedule.get_loops(block)
@@ -61,7 +61,7 @@ def check(mod: tvm.IRModule) -> None:
 def test_the_mended_one_takes_the_place_of_another_and_is_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As with TVM's own, whose import takes 13 s: a broken one is registered on import."""
+    """Like TVM's module, whose import takes 13 s: the import registers a broken intrinsic."""
     register, imported = TensorIntrin.register, []
 
     def import_module(name: str) -> None:

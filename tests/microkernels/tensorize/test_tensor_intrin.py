@@ -1,4 +1,4 @@
-"""The TensorIntrin face, driven through sch.tensorize on a program from LegalizeOps."""
+"""The TensorIntrin interface, through sch.tensorize on a program from LegalizeOps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.microkernels.operands import assert_product, random_operand
 from tests.stand_ins import running
 from tir_schedules.core.blocking import Panels
 
-# Tiles of extent 1 cannot be matched by tensorize; AMX has intrinsics of its own.
+# tensorize cannot match tiles of extent 1; AMX has its own intrinsics.
 KERNELS = [
     kernel
     for kernel in all_microkernels()
@@ -28,7 +28,7 @@ KERNELS = [
 
 
 def legalized_matmul(kernel: Microkernel, m: int, n: int, k: int) -> tirx.PrimFunc:
-    """A matmul that nobody wrote a template for, as TVM lowers it."""
+    """A matmul without a template, as TVM lowers it."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((m, k), kernel.a_dtype))
     w = relax.Var("w", relax.TensorType((k, n), kernel.b_dtype))
@@ -41,7 +41,7 @@ def legalized_matmul(kernel: Microkernel, m: int, n: int, k: int) -> tirx.PrimFu
 
 
 def tensorized(kernel: Microkernel, m: int, n: int, k: int) -> s_tir.Schedule:
-    """The matmul with its weight in groups of kr, tiled, and the tile replaced."""
+    """The matmul with its weight in groups of kr, tiled, with the tile tensorized."""
     function = legalized_matmul(kernel, m, n, k).with_attr("global_symbol", "matmul")
     schedule = s_tir.Schedule(function)
     block = schedule.get_sblock("matmul")
@@ -81,7 +81,7 @@ def test_tensorize_replaces_the_loops_and_keeps_the_result(kernel: Microkernel) 
 
 
 def _tensor(values: np.ndarray, dtype: str) -> tvm.runtime.Tensor:
-    """An array as TVM's; bfloat16 comes as the uint16 that stores it."""
+    """An array as a TVM tensor; bfloat16 is given as the uint16 that stores it."""
     return tvm.runtime.empty(values.shape, dtype).copyfrom(values)
 
 

@@ -44,7 +44,7 @@ def run(module, x: np.ndarray, result: str) -> np.ndarray:
 
 
 def everything_of_interest() -> np.ndarray:
-    """Every bfloat16 as a float32, and what lies at, just below and just above each midpoint."""
+    """Every bfloat16 as a float32, and each midpoint with the numbers just below and above it."""
     upper = np.arange(2**16, dtype=np.uint32) << 16
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     return (upper[:, None] + lower).reshape(-1).view(np.float32)
@@ -55,7 +55,7 @@ def nearest_even(x: np.ndarray) -> np.ndarray:
     magnitude = np.abs(x)
     below = magnitude.view(np.uint32) >> 16
     above = below + 1
-    # One beyond the largest finite number stands for 2**128, as IEEE 754 rounds.
+    # The number after the largest finite one stands for 2**128, as IEEE 754 rounds.
     low, high = (
         np.where(bits == 0x7F80, 2.0**128, (bits << 16).view(np.float32).astype(np.float64))
         for bits in (below, above)
@@ -81,7 +81,7 @@ def test_narrowing_rounds_to_nearest_even(isa: str) -> None:
 @pytest.mark.isa("avx512_bf16")
 @pytest.mark.parametrize("lanes", [16, 32])
 def test_instructions_keep_the_order_of_lanes(lanes: int) -> None:
-    """One instruction narrows two vectors, of which it takes the upper one first."""
+    """The instruction narrows two vectors, of which it takes the upper one first."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
         I.func_attr({"global_symbol": "main", **NO_ALIAS})

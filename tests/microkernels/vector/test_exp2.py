@@ -22,7 +22,7 @@ WANTED = np.array([1, 0, 0, np.nan, 1, 0, 1, 0], np.float32)
 
 
 def results(emit: Callable[[Expr], Expr], isa: str, x: np.ndarray) -> np.ndarray:
-    """A function of many numbers, in vectors of an instruction set."""
+    """The results of a function of many numbers, in vectors of an instruction set."""
     lanes = isa_named(isa).f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         source, result = parameter("X", x.shape, "float32"), parameter("Y", x.shape, "float32")
@@ -44,7 +44,7 @@ def test_error_of_powers_of_two(isa: str) -> None:
     # Three roundings, and the largest error of the polynomial.
     error = np.abs(found - exact)[: -2 * SPECIAL.size]
     assert (error <= (3 * UNIT + 9.6e-8) * exact[: error.size]).all()
-    # What is below the smallest normal number may be zero.
+    # Results below the smallest normal number may be zero.
     assert np.allclose(found[-SPECIAL.size :], WANTED, rtol=0, atol=TINY, equal_nan=True)
 
 

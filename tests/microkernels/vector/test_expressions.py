@@ -1,4 +1,4 @@
-"""Names of values: what TVM sees of them."""
+"""Names of values, and what TVM sees of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(func: tirx.PrimFunc, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def chain(steps: int) -> tirx.PrimFunc:
-    """x = x / 2 + x * y - x, again and again: three uses of every name."""
+    """x = x / 2 + x * y - x, repeated: three uses of every name."""
 
     def compute(x: Expr, y: Expr) -> Expr:
         x, y = bind(x), bind(y)
@@ -58,14 +58,14 @@ def nodes_after_simplifying(func: tirx.PrimFunc) -> int:
 
 
 def test_a_chain_of_names_does_not_grow() -> None:
-    # Without memory between them, four more names stand for 3^4 times as much.
+    # Without memory between names, four more names expand to 3^4 times as many nodes.
     sizes = [nodes_after_simplifying(chain(steps)) for steps in (4, 8, 12)]
     assert sizes[2] - sizes[1] <= 1.5 * (sizes[1] - sizes[0])
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 1, (2, LANES)).astype(np.float32)
     expected = x * (0.5 + y.astype(np.float64) - 1) ** 20
-    # Every step rounds three times, and no step but the last can make more of an error than
-    # three of its own: |0.5| + |y| + |-1| < 3 times what it gets.
+    # Every step rounds three times, and later steps enlarge an error at most three times each:
+    # |0.5| + |y| + |-1| < 3.
     bound = 3.0 ** np.arange(21)
     np.testing.assert_allclose(
         run(chain(20), x, y), expected, rtol=0, atol=np.finfo("f").eps * bound.sum()

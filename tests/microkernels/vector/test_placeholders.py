@@ -1,4 +1,4 @@
-"""Placeholders: they compute and decide as numbers do, and know what others would have given."""
+"""Placeholders compute and decide as numbers do, and know what other numbers would have given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The remainder of floats: the bits of the C library's, and a branch for large quotients."""
+"""The remainder of floats has the bits of the C library's, with a branch for large quotients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A choice that becomes a branch of whole vectors."""
+"""A choice that becomes a branch over whole vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _value(x: Expr) -> Expr:
 def test_each_lane_has_its_side(mcpu: str, lanes: int) -> None:
     kernel = tvm.compile(elementwise(_value, lanes, COUNT), target={"kind": "llvm", "mcpu": mcpu})
     x = np.random.default_rng(0).uniform(-50, 110, COUNT).astype(np.float32)
-    x[:64], x[64:128], x[128] = 7, 700, np.nan  # vectors of one side each
+    x[:64], x[64:128], x[128] = 7, 700, np.nan  # vectors with elements of one side only
     y = tvm.runtime.empty(x.shape, "float32")
     kernel(tvm.runtime.tensor(x), y)
     wanted = np.where(x > 100, np.float32(1) / x, x * np.float32(3))
@@ -38,6 +38,6 @@ def test_the_rare_side_is_behind_a_branch() -> None:
     codes = re.findall(r"^\t([a-z]\w*)", body.group(1), re.MULTILINE)
     division = codes.index("vdivps")
     tests = [place for place, code in enumerate(codes) if code == "vtestps"]
-    # A test of the vector, then a jump, before the division.
+    # The vector is tested, then a jump skips the division.
     assert tests and tests[0] < division
     assert any(code.startswith("j") for code in codes[tests[0] : division])

@@ -1,4 +1,4 @@
-"""The transcendental functions: stated errors, special values, and that they stay vector code."""
+"""The transcendental functions: stated errors, special values, and that code stays vectorised."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEEDED = {"skylake-avx512": {"avx512f", "avx512dq"}, "haswell": {"avx2", "fma"}
 HOST_LEVELS = [mcpu for mcpu in LEVELS if _NEEDED[mcpu] <= host_features()]
 HOST_LANES = sorted({1, *(LEVELS[mcpu] for mcpu in HOST_LEVELS)})
 
-# Where the exact answer is a matter of definition: input -> output, signs of zeros included.
+# Exact answers that are a matter of definition: input -> output, signs of zeros included.
 SPECIAL = {
     "exp": "0 -> 1, -0.0 -> 1, 1e-45 -> 1, inf -> inf, -inf -> 0, 88.722839 -> inf, -1000 -> 0",
     "log": "1 -> 0, 0 -> -inf, -0.0 -> -inf, -1 -> nan, -1e-45 -> nan, inf -> inf, -inf -> nan",
@@ -63,7 +63,7 @@ def _run(program: tirx.PrimFunc, x: NDArray[np.float32], mcpu: str) -> NDArray[n
 
 
 def _loop_assembly(program: tirx.PrimFunc, mcpu: str) -> list[str]:
-    """The instructions of the loop itself, without TVM's packed-function wrapper."""
+    """The instructions of the loop alone, without TVM's packed-function wrapper."""
     built = tvm.compile(program, target={"kind": "llvm", "mcpu": mcpu})
     text = built.mod.inspect_source("asm")
     body = re.search(r"^main_compute_:(.*?)\.size\s+main_compute_", text, re.DOTALL | re.MULTILINE)
@@ -87,7 +87,7 @@ def test_error_is_within_the_stated_bound(name: str, mcpu: str) -> None:
     function = FUNCTIONS[name]
     found = measure(name, mcpu, bit_patterns(2039))
     for bound, error in zip(function.bounds, found, strict=True):
-        # The bounds are those of the full measurement, rounded up to their last digit.
+        # The bounds are those of the full measurement, with the last digit rounded up.
         assert error.ulp <= (bound.plain if mcpu == "x86-64" else bound.fused), (bound, error)
         assert error.special == 0
         assert error.flushed <= function.smallest

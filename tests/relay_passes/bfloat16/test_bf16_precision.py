@@ -1,4 +1,4 @@
-"""bf16_precision: which products take bfloat16 operands, and what stays f32."""
+"""bf16_precision: which products take bfloat16 operands, and which ones stay f32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = ((4, 16), "float32")
 
 
 def bf16_precision(convolutions: bool = True) -> ir.transform.Pass:
-    """With constants rounded, and everything computed once."""
+    """The pass with constants rounded and common values computed once."""
     group = rules("bf16", [rounding.bf16_precision(convolutions), fold_weights])
     once = relax.transform.EliminateCommonSubexpr(), relax.transform.CanonicalizeBindings()
     return ir.transform.Sequential([group, *once])
@@ -86,7 +86,7 @@ IMAGE = ((1, 6, 7, 4), "float32")
 
 
 def test_convolutions() -> None:
-    """Whatever their groups; all else of them stays."""
+    """Convolutions with any groups take bfloat16 operands and keep their other attributes."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         line = op.reshape(x, (6, 7, 4))
@@ -112,7 +112,7 @@ def test_a_weight_of_run_time_is_rounded_then() -> None:
 
 
 def by_channel_of_run_time(x: relax.Expr) -> relax.Expr:
-    """A convolution of each channel alone, by a part of x."""
+    """A depthwise convolution whose weight is computed from x at run time."""
     pixels = op.strided_slice(op.reshape(op.exp(x), (42, 4)), [0], [0], [6])
     return conv2d(x, op.reshape(pixels, (2, 3, 1, 4)), groups=4)
 
@@ -150,7 +150,7 @@ def test_convolutions_and_products_of_pixels_may_stay() -> None:
 
 
 def decoded(x: relax.Expr) -> relax.Expr:
-    """A weight kept in 8 bits: x @ ((w - 3) * scale)."""
+    """A product by an 8-bit weight, x @ ((w - 3) * scale)."""
     stored = relax.const(np.arange(64, dtype=np.int8).reshape(2, 8, 4))
     wide = op.subtract(op.astype(stored, "float32"), relax.const(np.float32(3)))
     return op.matmul(x, op.reshape(op.multiply(wide, constant(2, 1, 4)), (16, 4)))

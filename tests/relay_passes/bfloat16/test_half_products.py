@@ -1,4 +1,4 @@
-"""Products of float16 keep their operands where tiles of fp16 are faster, and nowhere else."""
+"""Products of float16 keep their operands only where tiles of fp16 are faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of what was widened from bfloat16 are products of bfloat16."""
+"""Products of operands widened from bfloat16 become products of bfloat16."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def product(a: relax.Expr, b: relax.Expr) -> relax.Expr:
 
 
 def weights(q: relax.Expr, k: relax.Expr) -> relax.Expr:
-    """Those of an attention as torch.export writes it."""
+    """The weights of an attention as torch.export writes it."""
     scaled = op.multiply(wide(q), number(0.5))
     turned = op.permute_dims(op.divide(wide(k), number(4)), [0, 2, 1])
     return op.nn.softmax(op.matmul(scaled, turned))

@@ -1,4 +1,4 @@
-"""raise_casts: where casts end up, and that values do not change by a bit."""
+"""raise_casts: where casts end up; values must not change by a bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def narrow(x: relax.Expr) -> relax.Expr:
 
 
 def both(value: relax.Expr) -> list[relax.Expr]:
-    """A value that is read as it is, and rounded."""
+    """The value rounded to bfloat16, and the value itself."""
     return [narrow(value), value]
 
 
@@ -46,7 +46,7 @@ def written(mod: IRModule) -> list[str]:
 
 
 def check(body: Body, expected: list[str]) -> None:
-    """The operators after the pass; the values are the same bits, a second run changes nothing."""
+    """The pass gives the expected operators and the same bits; a second run changes nothing."""
     before = module(body, X)
     after = RAISE(before)
     assert written(after) == expected
@@ -148,7 +148,7 @@ KERNEL = np.random.default_rng(1).standard_normal((3, 3, 3, 3)).astype(ml_dtypes
 
 
 def conv(x: relax.Expr) -> relax.Expr:
-    """A convolution of an image that is rounded for it."""
+    """A convolution whose image is rounded to bfloat16."""
     weight = relax.const(KERNEL, "bfloat16")
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
     return op.nn.conv2d(narrow(x), weight, padding=1, out_dtype="float32", **layouts)
@@ -207,7 +207,7 @@ def test_images(body: Body, expected: list[str]) -> None:
 
 
 def test_images_keep_their_values() -> None:
-    """But for the residual, which is rounded; as if it had been rounded by the model."""
+    """Values stay, except that the residual is rounded, as if the model itself had rounded it."""
 
     def model(x: relax.Expr) -> relax.Expr:
         x = op.nn.relu(x)

@@ -147,7 +147,7 @@ def test_a_value_that_is_used_and_returned_is_rounded_for_the_caller() -> None:
     ids=["layer_norm", "gelu", "reductions", "where"],
 )
 def test_operators_that_tvm_has_no_bfloat16_for(body: Body) -> None:
-    """As in f32, but for one rounding."""
+    """Such operators are computed in f32, and their results are rounded once."""
     x = RNG.standard_normal((4, 8)).astype(BF16)
     (result,) = results(body, x)
     f32 = widen_bf16()(
@@ -224,7 +224,7 @@ def grouped(x: relax.Expr) -> relax.Expr:
     ids=["layer_norm", "rms_norm", "group_norm", "silu", "hard_swish", "two operators", "a tuple"],
 )
 def test_an_operator_between_casts_is_one_of_float16(wide: Wide, rounds: bool) -> None:
-    """A rounding behind several operators is the model's own."""
+    """A rounding that comes after several operators belongs to the model and stays."""
 
     def body(x: relax.Expr) -> relax.Expr:
         y = op.matmul(x, const(np.eye(8, dtype=np.float16)))
@@ -285,7 +285,7 @@ def trained(x: relax.Expr) -> relax.Expr:
     ],
 )
 def test_sums_of_float16_are_of_float32(sums: Body, x: tuple[tuple[int, ...], str]) -> None:
-    """The square before it and the root behind it, too: nothing is rounded in between."""
+    """The square before a sum and the root after it are f32, too: nothing is rounded in between."""
 
     def body(x: relax.Expr) -> relax.Expr:
         return op.sqrt(sums(op.multiply(x, x)))
@@ -329,7 +329,7 @@ def test_a_bias_before_the_rounding_of_an_imported_product(constant: bool) -> No
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_indices_of_the_largest_elements_keep_their_type(kind: str) -> None:
-    """Both for whoever takes them alone and for whoever takes the whole tuple."""
+    """Values are computed in f32 and rounded back; indices stay int32."""
 
     def body(x: relax.Expr) -> relax.Expr:
         pair = op.topk(op.cumsum(x, axis=1), 3)  # a sum makes the block float32

@@ -1,4 +1,4 @@
-"""Checks of sizes come first in their block, unless data decide the sizes."""
+"""Checks of sizes come first in their block, unless the sizes depend on data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ N = tirx.Var("n", "int64")
 
 
 def main(first: bool, wanted: int | Any = 1) -> IRModule:
-    """A check of the size of an input between two operators, or before them."""
+    """main: a check of an input's size between two operators, or before both."""
     x = relax.Var("x", relax.TensorType((N, 4), "float32"))
     builder = relax.BlockBuilder()
 

@@ -1,4 +1,4 @@
-"""Indices from outside cannot reach foreign memory."""
+"""Indices out of range never read or write memory of other tensors."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_an_index_far_outside_reads_the_last_row() -> None:
 def run(
     call: Callable[..., relax.Expr], *arrays: NDArray, sizes: list[Any] | None = None
 ) -> NDArray:
-    """Computes a call of parameters like the arrays, past the pass and TVM's own pipeline.
+    """Runs a call on the arrays, compiled with the pass and TVM's own pipeline.
 
-    The first one may have sizes of its own.
+    `sizes` replaces the shape of the first parameter.
     """
     shapes = [sizes or arrays[0].shape, *(array.shape for array in arrays[1:])]
     params = [
@@ -98,7 +98,7 @@ FAR = 1 << 40
 
 @pytest.mark.parametrize(("position", "meant"), [(-1, 2), (-3, 0), (-4, 0), (1, 1), (FAR, 2)])
 def test_a_constant_index_becomes_the_one_that_is_meant(position: int, meant: int) -> None:
-    """As PyTorch's x[:, -1] arrives."""
+    """PyTorch's x[:, -1] arrives in this form."""
     index = relax.const(tvm.runtime.tensor(np.array(position, np.int64)))
     got = run(lambda x: relax.op.take(x, index, axis=1, mode="fast"), DATA)
     np.testing.assert_array_equal(got, DATA[:, meant])
@@ -106,7 +106,7 @@ def test_a_constant_index_becomes_the_one_that_is_meant(position: int, meant: in
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 def test_take_counts_from_the_end(dtype: str) -> None:
-    """An axis of 200, which int8 cannot hold; without an axis, from the end of all."""
+    """An index below 0 counts from the end, also on an axis of 200, which int8 cannot hold."""
     table = np.arange(400, dtype=np.float32).reshape(200, 2)
     ids = np.array([0, 100, -1, -100, 127]).astype(dtype)
     got = run(lambda x, i: relax.op.take(x, i, axis=0, mode="fast"), table, ids)
@@ -128,7 +128,7 @@ def test_reading_operators_stay_inside() -> None:
 
 
 def run_open(call: Callable[..., relax.Expr], *arrays: NDArray) -> NDArray:
-    """The same, the sizes of the first parameter unknown."""
+    """Like `run`, with a dynamic shape for the first parameter."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(arrays[0].ndim)]
     return run(call, *arrays, sizes=sizes)
 

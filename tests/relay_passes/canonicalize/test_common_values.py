@@ -1,4 +1,4 @@
-"""What is computed twice is computed once, also of equal weights."""
+"""Values that are computed twice are computed once, also if they read equal copies of a weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BITS[0, 0], BITS[0, 1] = 0.0, np.nan
 
 
 def products(*weights: np.ndarray) -> IRModule:
-    """The sum of exp(x @ w) of some weights, each computed by itself."""
+    """The sum of exp(x @ w) over some weights, each computed separately."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(*X))
     with builder.function("main", [x]):
@@ -60,7 +60,7 @@ def test_equal_weights_are_there_once_and_the_module_stays() -> None:
 
 
 def test_an_output_of_an_equal_weight_stays_what_it_is() -> None:
-    """It is seen a second time with the weight of the other one."""
+    """Two outputs whose equal weights are merged stay two outputs."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(*X))
     with builder.function("main", [x]):

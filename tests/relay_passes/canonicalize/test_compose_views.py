@@ -1,4 +1,4 @@
-"""Permutations in a row become one."""
+"""Consecutive permutations become one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R.nn.attention becomes plain operators of the same value."""
+"""R.nn.attention becomes plain operators with the same values."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CASES: list[tuple[dict[str, Any], int, int, tuple[int, ...] | None]] = [
 
 
 def test_values() -> None:
-    """One module for all cases. Sums of 8 products of numbers near 1, rounded by 6e-8 each."""
+    """Sums of 8 products of numbers near 1, each rounded by 6e-8; one module runs all cases."""
     shapes: list[tuple[int, ...]] = []
     for _, keys, groups, bias in CASES:
         shapes += [(2, 5, 3, 8), (2, keys, groups, 8), (2, keys, groups, 6)]
@@ -173,7 +173,7 @@ def test_permutations_of_pytorch_cancel() -> None:
     mod = module(body, *[((2, 3, 5, 8), "float32")] * 3)
     for each in passes_through(Phase.CLEAN_UP, PipelineOptions(TARGET), []):
         mod = each(mod)
-    # Only keys are still transposed, which their product reads in place.
+    # Only keys are still transposed; their product reads them in place.
     assert operators(mod)["permute_dims"] == 1 and operators(mod)["matmul"] == 2
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisations of inference become a factor and a term."""
+"""Batch normalisation for inference becomes a factor and a term."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def statistics() -> list[relax.Expr]:
 
 
 def normal(x: relax.Expr, *parameters: relax.Expr, **attributes: object) -> relax.Expr:
-    """A normalisation over axis 1."""
+    """A batch normalisation over axis 1."""
     return op.nn.batch_norm(x, *parameters, 1, EPSILON, training=False, **attributes)
 
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions become ordinary ones, whatever their attributes."""
+"""Transposed convolutions become ordinary ones, with any attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.turns
 op = relax.op
 F = "float32"
 LAST = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
-# All phases at once, one by one, in groups, and with what is cut off at both ends.
+# All phases at once, one by one, in groups, and with results cropped at both ends.
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((4, 3, 4, 4), {"strides": [2, 2], "padding": [1, 1, 1, 1]}),
     ((4, 17, 3, 3), {"strides": [2, 2], "padding": [1, 1, 1, 1]}),
@@ -42,7 +42,7 @@ def as_matrix(weight: relax.Expr) -> relax.Expr:
 
 
 def columns(weight: relax.Expr, tap: int) -> relax.Expr:
-    """[IC, OC, KH, KW] -> [IC, KW * OC], of one line of taps."""
+    """[IC, OC, KH, KW] -> [IC, KW * OC], for one line of taps."""
     array = values(weight)[:, :, tap].transpose(0, 2, 1)
     return relax.const(np.ascontiguousarray(array.reshape(len(array), -1)))
 
@@ -109,7 +109,7 @@ def test_two_of_many_channels_are_interleaved_once() -> None:
 
 
 def test_phases_apart_have_no_taps_in_vain() -> None:
-    """3 x 3 taps at stride 2: phases of 2 x 2, 2 x 1, 1 x 2 and 1 x 1."""
+    """3 x 3 taps at stride 2: phases of 2 x 2, 2 x 1, 1 x 2 and 1 x 1, without padded taps."""
     weight = constant(8, 32, 3, 3)
     before = module(
         lambda x: op.nn.conv2d_transpose(x, weight, strides=[2, 2], output_padding=[1, 1],
@@ -190,7 +190,7 @@ def test_one_and_three_axes() -> None:
 
 
 def test_a_dequantised_weight_stays_8_bits_wide() -> None:
-    """Its zeros are zero points, its scales those of the channels of all phases."""
+    """The inserted taps are zero points; scales repeat the channels' scales for every phase."""
     rng = np.random.default_rng(0)
     numbers = relax.const(rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8))
     scale = relax.const(rng.uniform(0.5, 1, 3).astype(F))
@@ -233,7 +233,7 @@ def test_a_window_that_meets_nothing_stays() -> None:
 
 
 def test_quantised_in_and_out() -> None:
-    """A bias that is dequantised too, and the quantisation, go before the interleaving."""
+    """A dequantised bias and the quantisation of the result move before the interleaving."""
     rng = np.random.default_rng(0)
     weight = relax.const(rng.integers(-127, 128, (4, 3, 2, 2)).astype(np.int8))
     scales = relax.const(rng.uniform(0.5, 1, 3).astype(F))
@@ -279,7 +279,7 @@ def test_images_of_any_size(channels: int) -> None:
         arrays = [rng.standard_normal(shape).astype(F), np.zeros(columns, F)]
         (found,), (wanted,) = run(after, arrays), run(before, arrays)
         assert found.shape == wanted.shape
-        # Sums of 8 products, then of as many as there are channels, in another order.
+        # Sums of 8 products, then sums over all channels, in another order.
         bound = 2 * (8 + channels) * np.finfo(F).eps
         assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
 

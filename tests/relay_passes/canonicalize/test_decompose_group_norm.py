@@ -15,7 +15,7 @@ X = ((2, 6, 4, 5), "float32")
 
 
 def grouped(x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> relax.Expr:
-    """Of three groups."""
+    """A normalisation of three groups."""
     return op.nn.group_norm(x, gamma, beta, 3, 1, [2, 3], 1e-3)
 
 

@@ -1,4 +1,4 @@
-"""PReLU becomes arithmetic on every axis, for every slope, and keeps its values."""
+"""PReLU becomes arithmetic on any axis, for any slope, and keeps its values."""
 
 from __future__ import annotations
 

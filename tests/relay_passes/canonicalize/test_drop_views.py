@@ -1,4 +1,4 @@
-"""Views that change nothing vanish, and a softmax sheds those around it."""
+"""Views that change nothing vanish, also around a softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Biases of zeros vanish behind products."""
+"""Biases of zeros after products vanish."""
 
 from __future__ import annotations
 

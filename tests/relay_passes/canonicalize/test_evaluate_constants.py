@@ -1,4 +1,4 @@
-"""What follows from constants alone is computed at compile time."""
+"""Values that depend on constants alone are computed at compile time."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def without_dead_code(mod: IRModule) -> IRModule:
 
 
 def positions() -> relax.Expr:
-    """j - i of four keys and three queries."""
+    """j - i for four keys j and three queries i."""
     keys = op.expand_dims(op.arange(0, 4, 1, "int64"), [0])
     return op.subtract(keys, op.expand_dims(op.arange(0, 3, 1, "int64"), [1]))
 
 
 def causal() -> relax.Expr:
-    """A mask as torch.export writes it."""
+    """A causal mask as torch.export writes it."""
     seen = op.less_equal(positions(), relax.const(0, "int64"))
     seen = op.logical_and(seen, op.full((3, 4), relax.const(True, "bool"), "bool"))
     return op.where(seen, relax.const(np.float32(0)), relax.const(np.float32(-np.inf)))
 
 
 def triangle() -> relax.Expr:
-    """The same mask from a triangle of ones."""
+    """The mask of `causal` from a triangle of ones."""
     hidden = op.equal(op.tril(op.ones((3, 4), "float32")), relax.const(np.float32(0)))
     return op.where(hidden, relax.const(np.float32(-np.inf)), relax.const(np.float32(0)))
 
@@ -57,7 +57,7 @@ def test_a_tensor_without_dimensions_keeps_its_shape() -> None:
 
 
 def test_pieces_of_a_constant() -> None:
-    """Gates of a bias, as the first step of a recurrent layer has them."""
+    """The gates' slices of a bias, as the first step of a recurrent layer reads them."""
     bias = constant(3, 9)
 
     def gates(x: relax.Expr) -> relax.Expr:
@@ -163,7 +163,7 @@ def test_zeros_times_infinity_stay() -> None:
 
 
 def test_a_state_of_float16_that_is_cast() -> None:
-    """As torch.export writes that before the first step of a recurrent layer."""
+    """The zero state before the first step of a recurrent layer, as torch.export writes it."""
 
     def before(x: relax.Expr) -> relax.Expr:
         zeros = op.full((1, 2, 3), relax.const(0.0, "float16"), "float16")

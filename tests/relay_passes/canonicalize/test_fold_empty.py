@@ -1,4 +1,4 @@
-"""Nothing is computed on tensors without elements."""
+"""Operators on tensors without elements are not computed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_folding(before: tvm.IRModule, after: tvm.IRModule) -> None:
 
 
 NOTHING = (2, 0)
-# An operator on x: [2, 0] or on w: [0, 3], and every element of its result.
+# An operator on x: [2, 0] or on w: [0, 3], and the value of every element of its result.
 IDENTITIES = [
     ("float32", lambda x: relax.op.sum(x, 1), 0),
     ("int64", lambda x: relax.op.prod(x, 1), 1),
@@ -114,7 +114,7 @@ IDENTITIES = [
 
 
 def folded(body: Callable, *inputs: tuple[tuple[int, ...], str]) -> relax.Expr:
-    """What is left of an operator."""
+    """The expression that the pass leaves in place of an operator."""
     main = fold_empty()(module(body, *inputs))["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     assert len(bindings) < 2

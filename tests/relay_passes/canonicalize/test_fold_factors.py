@@ -1,4 +1,4 @@
-"""Constants per channel behind a product go into its weight and one term."""
+"""Constants per channel after a product go into its weight and one term."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def number(array: np.ndarray) -> relax.Expr:
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
-    """Those of `constant`, exact sums and products of which fit into float32."""
+    """Values of `constant` rounded to eighths: their sums and products are exact in float32."""
     return np.round(constant(*shape, seed=seed).value.numpy() * 8) / 8
 
 
@@ -53,7 +53,7 @@ def test_a_matrix() -> None:
 
 
 def test_a_weight_that_leaves_float16_stays() -> None:
-    """A float32 has room for every product of two halves."""
+    """A factor is not folded where the scaled float16 weight overflows float16."""
 
     def scaled(factor: float, dtype: str) -> Callable[[relax.Expr], relax.Expr]:
         w = relax.const(np.full((7, 3), 300, dtype))

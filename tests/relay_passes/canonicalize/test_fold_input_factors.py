@@ -1,4 +1,4 @@
-"""Constants per channel in front of a product go into its weight and one term."""
+"""Constants per channel before a product go into its weight and one term."""
 
 from __future__ import annotations
 

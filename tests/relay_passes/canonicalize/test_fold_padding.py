@@ -1,4 +1,4 @@
-"""Pads in front of convolutions and pools go into their own padding."""
+"""Padding before convolutions and pools goes into their own padding."""
 
 from __future__ import annotations
 

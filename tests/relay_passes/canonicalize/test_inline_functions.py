@@ -1,4 +1,4 @@
-"""Private functions that are given weights are inlined, and no others."""
+"""Only private functions that take weights are inlined."""
 
 from __future__ import annotations
 

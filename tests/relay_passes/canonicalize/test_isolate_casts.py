@@ -1,4 +1,4 @@
-"""Match casts: kept from the passes, and right in the result."""
+"""Passes do not see match casts, and the result has them in the right place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions along one axis become those of lines; the others stay as they are."""
+"""Convolutions along one axis become convolutions of lines; others stay as they are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LINES = rules("lines", [line_conv, elementwise_flat])
 
 
 def lines(x: relax.Expr, weight: np.ndarray, stride: int) -> relax.Expr:
-    """The convolution of lines [N, L, C] by [taps, C, OC]."""
+    """The convolution of lines [N, L, C] by a weight [taps, C, OC]."""
     layouts = {"data_layout": "NWC", "kernel_layout": "WIO", "out_layout": "NWC"}
     return op.nn.conv1d(x, relax.const(weight), strides=[stride], **layouts)
 
@@ -140,7 +140,7 @@ def test_a_packed_weight_keeps_its_meaning() -> None:
     plain = module(body, ((2, 12, 4), F))
     packed = prepack(MACHINE.isa)(select_configs(MACHINE, None)(partitioned(plain)[0]))
     x = np.random.default_rng(0).standard_normal((2, 12, 4)).astype(F)
-    # Unpacking only moves values, so that both run the same scalar program.
+    # Unpacking only moves values, so both run the same scalar program.
     np.testing.assert_array_equal(run(packed, [x])[0], run(plain, [x])[0])
 
 
@@ -161,7 +161,7 @@ def test_windows_that_do_not_lie_in_memory_are_a_convolution(options: dict) -> N
 @pytest.mark.sampled
 @pytest.mark.parametrize(("batch", "stride"), list(itertools.product((1, 2), (1, 2))))
 def test_the_whole_pipeline_from_channels_first(batch: int, stride: int) -> None:
-    """Channels last comes in, is transposed for the convolution, is reduced over positions."""
+    """A channels-last input is transposed for the convolution, then reduced over positions."""
     weight, bias = constant(21, 6, 5, 1), constant(21, 1, seed=1)
 
     def body(x: relax.Expr) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""Clips of clips become one."""
+"""Consecutive clips become one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that are stacked and read side by side are put side by side."""
+"""Stacked tensors that are read side by side are concatenated side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows are taken by indices as they come."""
+"""Rows are taken by indices in the shape and type in which they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of operands that were flattened or repeated for them."""
+"""Products read operands without the flattening or repeating that was done for them."""
 
 from __future__ import annotations
 

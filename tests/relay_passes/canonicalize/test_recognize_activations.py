@@ -1,4 +1,4 @@
-"""Hard-swish and hard-sigmoid are recognised in every spelling, and nothing else is."""
+"""Hard-swish and hard-sigmoid are recognised in every spelling; look-alikes are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ELU as TVM imports it from torch becomes one choice."""
+"""ELU as TVM imports it from PyTorch becomes one R.where."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def imported(factor: float, last: relax.Expr | None = None) -> Body:
 
 
 def elu(alpha: float) -> IRModule:
-    """What becomes of it."""
+    """The module that ELU becomes."""
     x, block = relax.Var("x0", relax.TensorType(*X)), relax.BlockBuilder()
     with block.function("main", [x]):
         with block.dataflow():

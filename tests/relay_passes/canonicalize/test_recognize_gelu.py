@@ -1,4 +1,4 @@
-"""gelu, gelu_tanh and silu are recognised in every spelling, and nothing else is."""
+"""gelu, gelu_tanh and silu are recognised in every spelling; look-alikes are not."""
 
 from __future__ import annotations
 

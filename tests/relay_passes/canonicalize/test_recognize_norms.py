@@ -1,4 +1,4 @@
-"""Layer and RMS normalisation are recognised in every spelling, and nothing else is."""
+"""Layer and RMS normalisation are recognised in every spelling; look-alikes are not."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_number_as_scale_is_spread_and_a_value_is_taken_as_it_is() -> None:
 
 
 def test_a_multiple_of_a_value_is_no_weight() -> None:
-    """The product stays behind the operator, which takes values as they are."""
+    """A factor that is a value, not a constant, stays a product after the normalisation."""
 
     def before(x: relax.Expr, w: relax.Expr) -> relax.Expr:
         normal = op.multiply(x, op.rsqrt(spread(op.square(x), 0.5)))

@@ -1,4 +1,4 @@
-"""One-hot products become look-ups of the same values, and tables take what follows them."""
+"""One-hot products become look-ups; operators after a look-up go into its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax that is written out."""
+"""Softmax written as exp, sum and division is recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that see no key are zeroed after the product."""
+"""Rows that see no key are set to zero after the product."""
 
 from __future__ import annotations
 

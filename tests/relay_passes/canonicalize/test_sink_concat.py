@@ -20,7 +20,7 @@ def values(expr: relax.Expr) -> np.ndarray:
 
 
 def emit(expr: relax.Expr) -> relax.Expr:
-    """Binds in the order in which the test says it."""
+    """Binds an expression, so that the test decides the order of bindings."""
     return relax.BlockBuilder.current().emit(expr)
 
 
@@ -114,7 +114,7 @@ def test_what_stays() -> None:
 
 
 def test_parts_of_open_rows() -> None:
-    """For any number of rows, if the columns of each part are known."""
+    """Operators sink past parts with dynamic rows if the columns of each part are static."""
     n, k = tirx.Var("n", "int64"), tirx.Var("k", "int64")
 
     def before(a: relax.Expr, b: relax.Expr) -> relax.Expr:

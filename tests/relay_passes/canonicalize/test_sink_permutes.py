@@ -1,4 +1,4 @@
-"""Permutations move down where that pays, and nowhere else."""
+"""Permutations move down only where that saves work."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def random_operator(
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_keep_their_values_and_gain_no_permutation(seed: int) -> None:
-    """Graphs of permutations, unit axes, elementwise operators and reductions; several outputs."""
+    """Random graphs of permutations, unit axes, elementwise operators and reductions."""
     rng = np.random.default_rng(seed)
 
     def body(x: relax.Expr) -> list[relax.Expr]:
@@ -184,7 +184,7 @@ def test_random_graphs_keep_their_values_and_gain_no_permutation(seed: int) -> N
 
 
 def test_a_widening_cast_is_a_floor() -> None:
-    """8 bits are moved, not the 32 they are widened to, and a product sees the cast at once."""
+    """A permutation moves the 8-bit tensor, not the 32 bits it is widened to before a product."""
     weight = relax.const(np.arange(10, dtype=np.int8).reshape(5, 2))
 
     def product(x: relax.Expr) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""The scale of a query or a key moves behind their product."""
+"""The scale of a query or a key moves after their product."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def heads(x: relax.Expr) -> relax.Expr:
 
 
 def transposed(x: relax.Expr) -> relax.Expr:
-    """Keys as the product wants them."""
+    """The transposed keys, as the product reads them."""
     return op.permute_dims(x, [0, 1, 3, 2])
 
 
@@ -73,7 +73,7 @@ def test_forms(scaled: Body, factor: float) -> None:
 
 
 def test_a_query_that_is_rounded_to_bfloat16() -> None:
-    """The product reads what was widened, and what was f32 is rounded unscaled."""
+    """Scales move past the casts: the product reads the query and the rounded key unscaled."""
     narrow = ((2, 3, 5, 8), "bfloat16")
     wide = ((2, 3, 8, 5), "float32")
 

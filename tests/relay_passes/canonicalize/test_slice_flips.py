@@ -1,4 +1,4 @@
-"""A row of what is turned round is a row of the tensor."""
+"""A row of a flipped tensor is read directly from the tensor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_others_stay(axis: int, end: int) -> None:
 
 
 def test_rows_by_index() -> None:
-    """What torch.export writes as x.flip(0)[1]."""
+    """x.flip(0)[1] as torch.export writes it."""
     index = relax.const(1, "int64")
     before = module(lambda x: op.take(op.flip(x, 0), index, axis=0, mode="fast"), X)
     after = slice_flips()(slice_takes()(before))

@@ -1,4 +1,4 @@
-"""A take at one known index is a slice."""
+"""A take at one constant index becomes a slice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Along one axis: what the windows compute is what the definition of the operator says."""
+"""Windows along one axis compute what the definition of a transposed convolution says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tir_schedules.core.size import SymbolicSize
 
 
 def by_definition(axis: TransposedAxis, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Every product goes where it belongs."""
+    """A transposed convolution by definition: each input adds x[i] * w[tap] to its outputs."""
     y = np.zeros(axis.output, np.int64)
     for i in range(axis.extent):
         for tap in range(axis.kernel):
@@ -79,12 +79,12 @@ def test_windows_that_do_not_overlap() -> None:
 
 
 def test_taps_of_single_phases() -> None:
-    """The usual 4 taps at stride 2: two for each phase, a position beyond x on one side."""
+    """4 taps at stride 2: each phase has two taps and reads one position beyond x on one side."""
     axis = TransposedAxis(extent=5, kernel=4, stride=2, dilation=1, before=1, more=0)
     even, odd = axis.apart() or []
     assert even == Window(((3, 1),), 1, before=1, after=0, count=5)
     assert odd == Window(((2, 0),), 1, before=0, after=1, count=5)
-    assert axis.cut  # all at once has a result too many at both ends
+    assert axis.cut  # computing all phases at once gives one extra result at both ends
 
 
 def test_a_phase_without_taps_is_not_computed_alone() -> None:

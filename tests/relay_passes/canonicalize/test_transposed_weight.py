@@ -1,4 +1,4 @@
-"""Transposed convolutions by weights that are no constants: these are put together by operators."""
+"""Transposed convolutions whose weights are parameters: operators rearrange the weight."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_product_by_the_weight_as_a_matrix() -> None:
 def test_the_same_bits_as_with_a_constant(
     weight: tuple[int, ...], attributes: dict[str, Any]
 ) -> None:
-    """Taps apart, taps with zeros between them, and groups; the bias moves before the phases."""
+    """Phases computed apart or together, with groups; the bias moves before the phases."""
     channels = weight[1] * attributes.get("groups", 1)
 
     def body(x: relax.Expr, w: relax.Expr, b: relax.Expr) -> relax.Expr:
@@ -84,7 +84,7 @@ def test_the_same_bits_as_with_a_constant(
 
 
 def quantised(dtype: str, zero: relax.Expr) -> IRModule:
-    """The scale of every channel is a parameter, too."""
+    """A transposed convolution whose quantised weight and scales per channel are parameters."""
 
     def body(x: relax.Expr, w: relax.Expr, scale: relax.Expr) -> relax.Expr:
         real = op.dequantize(w, scale, zero, axis=1)
@@ -95,7 +95,7 @@ def quantised(dtype: str, zero: relax.Expr) -> IRModule:
 
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("uint8", 128), ("uint8", 3)])
 def test_a_dequantised_weight_stays_8_bits_wide(dtype: str, zero: int) -> None:
-    """It is padded with what stands for zero."""
+    """The weight is padded with its zero point."""
     mod = quantised(dtype, relax.const(zero, dtype))
     after = decompose_conv_transpose()(mod)
     text = after["main"].script()

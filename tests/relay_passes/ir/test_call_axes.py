@@ -1,4 +1,4 @@
-"""Axes that calls name, counted from the front."""
+"""The axes that a call names, counted from the front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants that take the memory of arrays, and those that cannot."""
+"""Which constants share the memory of an array, and which ones copy it."""
 
 from __future__ import annotations
 

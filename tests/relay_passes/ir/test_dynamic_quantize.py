@@ -1,4 +1,4 @@
-"""The chain of dynamic quantisation: what it computes, and what is taken for one."""
+"""The chain of dynamic quantisation: what it computes, and which chains are recognised."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def chain(*shape: int) -> tvm.IRModule:
 
 
 def matches(mod: tvm.IRModule) -> list[DynamicQuantize]:
-    """What is recognised in main's first block."""
+    """The chains recognised in main's first block."""
     graph = DataflowGraph(mod["main"].body.blocks[0])
     found = [match_dynamic_quantize(graph, position) for position in range(len(graph.bindings))]
     return [match for match in found if match is not None]
@@ -52,7 +52,7 @@ def by_definition(x: NDArray[np.float32]) -> tuple[NDArray, NDArray, NDArray]:
 
 @pytest.fixture(scope="module")
 def quantize() -> Quantize:
-    """main of the chain for 8 numbers, compiled once."""
+    """The function main of the chain for 8 numbers, compiled once."""
     executable = tvm.compile(chain(8), tvm.target.Target("llvm"))
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
     return lambda x: [item.numpy() for item in main(tvm.runtime.tensor(x))]
@@ -101,7 +101,7 @@ def test_the_chain_is_recognised() -> None:
 
 
 def test_the_chain_with_a_least_scale_is_recognised() -> None:
-    """By which number scales are raised, the regions say."""
+    """The match and the region's attributes have the smallest scale."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((8,), "float32"))
     with builder.function("main", [x]):

@@ -1,4 +1,4 @@
-"""Where an axis goes when elements move: told by the elements themselves."""
+"""Where axes go when an operator moves elements, compared with the elements themselves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def axis_of(values: np.ndarray, extent: int) -> int | None:
 def test_where_each_axis_goes(name: str) -> None:
     """Each element says its place along one axis; after the move, one axis of the result says it.
 
-    An axis of another extent, or in another order, is not the same axis any more.
+    An axis with another extent or order no longer counts as that axis.
     """
     written, meant = MOVES[name]
     call = relax.BlockBuilder().normalize(written(relax.Var("x", relax.TensorType(SHAPE, "int8"))))

@@ -1,4 +1,4 @@
-"""Split, permuted and joined axes: in any layout of both ends the same elements."""
+"""Split, permuted and joined axes keep their elements in any layout of input and result."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_other_operators_are_none() -> None:
 
 
 def test_axes_of_open_sizes() -> None:
-    """A shuffle of channels for any number and size of images; an open axis is not guessed at."""
+    """A channel shuffle for any number and size of images; a dynamic axis is not guessed."""
     n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
     found = regroup((n, 6, h, 5), (n, 2, 3, h, 5), (0, 2, 1, 3, 4), (n, 6, h, 5))
     assert found is not None

@@ -1,4 +1,4 @@
-"""The kit that writes functions and blocks anew."""
+"""The helpers that rewrite functions and blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = ((4, 8), "float32")
 
 
 def sigmoids(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """sigmoid(x) instead of relu(x)."""
+    """Writes sigmoid(x) in place of relu(x)."""
     block = Bindings()
     for binding in graph.bindings:
         relu = op_name(binding.value) == "relax.nn.relu"
@@ -27,7 +27,7 @@ def sigmoids(graph: DataflowGraph) -> list[relax.Binding] | None:
 
 
 def operators(mod: IRModule) -> list[str]:
-    """What the functions of a module call, each operator once."""
+    """The operators that the functions of a module call, each once."""
     called = (b.value for f in mod.functions.values() for b in bindings(f))
     return sorted({op_name(value) for value in called} - {""})
 

@@ -1,4 +1,4 @@
-"""Rules are applied until none applies, whatever their order, and only where something changed."""
+"""Rules run until none applies, in any order, and only where something changed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_new_values_are_named_after_the_old_one() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_outputs_that_are_other_values(count: int) -> None:
-    """An output keeps its name where a value takes its place, and stays one if that is an input."""
+    """An output may become another value, also an input; it stays an output."""
 
     def body(x: relax.Expr) -> relax.Expr:
         value = op.exp(x) if count > 3 else x
@@ -79,7 +79,7 @@ def test_outputs_that_are_other_values(count: int) -> None:
 
 
 def test_what_nothing_needs_vanishes_at_once() -> None:
-    """The second user of exp goes, and the first one is then the only one."""
+    """When the second user of exp is removed, the first one is its only user at once."""
 
     @rule("relax.tanh")
     def alone(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
@@ -111,7 +111,7 @@ def test_a_rule_may_change_what_is_computed_of_its_root() -> None:
 
 
 def test_a_rule_may_change_further_values() -> None:
-    """sin(-x) is -sin(x), and cos(-x) is cos(x)."""
+    """sin(-x) becomes -sin(x), and cos(-x) becomes cos(x)."""
 
     @rule("relax.negative")
     def sink(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
@@ -135,7 +135,7 @@ def test_a_rule_may_change_further_values() -> None:
 
 
 def test_only_what_changed_is_tried_again() -> None:
-    """Every cosine is tried once, the negation behind a change a second time."""
+    """Every cosine is tried once; the negation that follows a change is tried twice."""
     tried: Counter[str] = Counter()
 
     @rule("relax.cos", "relax.negative")

@@ -1,4 +1,4 @@
-"""Where elements lie after reshapes, permutations, slices and repeats, against numpy."""
+"""Where elements lie after reshapes, permutations, slices and repeats, compared with numpy."""
 
 from __future__ import annotations
 

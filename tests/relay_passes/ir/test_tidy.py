@@ -1,4 +1,4 @@
-"""Names for values alone go, and what is unused; what is tidy stays as it is."""
+"""Aliases and unused values are removed; a tidy module stays as it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bound(target: relax.Var, value: relax.Expr) -> relax.Binding:
 
 
 def of_bindings(build: Callable[[relax.Var, relax.Var], list[relax.Binding]]) -> IRModule:
-    """A function of one block, made of x and of the variable that it returns."""
+    """A function of one block, built from x and the variable that it returns."""
     x, result = relax.Var("x", TYPE), relax.Var("gv", TYPE)
     body = relax.SeqExpr([relax.DataflowBlock(build(x, result))], result)
     function = relax.Function([x], relax.BlockBuilder().normalize(body), TYPE)
@@ -36,7 +36,7 @@ def of_bindings(build: Callable[[relax.Var, relax.Var], list[relax.Binding]]) ->
 
 
 def with_names(x: relax.Var, result: relax.Var) -> list[relax.Binding]:
-    """Names of names, one of them in a tuple, and values that are unused."""
+    """Aliases of aliases, one of them in a tuple, and unused values."""
     exp, name, other, left, unused = map(var, ["lv", "lv1", "lv2", "lv3", "lv4"])
     joined = relax.DataflowVar("lv5", relax.TensorType((4, 3), "float32"))
     return [
@@ -59,7 +59,7 @@ def forbidden(*_: object) -> None:
 
 
 def without_tvm(run: ir.transform.Pass, mod: IRModule) -> IRModule:
-    """What a pass makes of a module where TVM's passes may not be called."""
+    """The result of a pass that must not call TVM's passes."""
     with pytest.MonkeyPatch.context() as patched:
         for name in ("CanonicalizeBindings", "DeadCodeElimination", "ConvertToDataflow"):
             patched.setattr(relax.transform, name, forbidden)
@@ -90,12 +90,12 @@ def test_a_result_that_is_another_name_is_tidied_by_tvm() -> None:
 
 
 def test_tvm_gets_no_chain_of_unused_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It visits the function anew for every link."""
+    """TVM visits the whole function again for every link of such a chain."""
 
     def with_chain(x: relax.Var, result: relax.Var) -> list[relax.Binding]:
         links = [x, *(var(f"lv{i}") for i in range(9))]
         chain = [bound(to, op.exp(of)) for of, to in pairwise(links)]
-        pair = relax.DataflowVar("lv9", relax.TupleType([TYPE, TYPE]))  # no call: left to TVM
+        pair = relax.DataflowVar("lv9", relax.TupleType([TYPE, TYPE]))  # no call, so TVM removes it
         return [*chain, bound(pair, relax.Tuple([links[1], x])), bound(result, op.add(*links[:2]))]
 
     mod, seen = of_bindings(with_chain), []

@@ -1,4 +1,4 @@
-"""The table of operators names what TVM has."""
+"""Every operator in the table of traits exists in TVM."""
 
 from __future__ import annotations
 

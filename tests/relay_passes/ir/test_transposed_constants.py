@@ -1,4 +1,4 @@
-"""Constants are permuted behind whatever was computed from them."""
+"""Expressions of constants are transposed by transposing their constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables expressions use, read or remembered."""
+"""Which variables expressions use, also when the answer is cached."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_variables_in_order(value: relax.Expr, used: list[relax.Var]) -> None:
     forget_block()
     assert list(variables(value)) == used
     assert [list(each) for each in read_variables([value])] == [used]
-    assert list(variables(value)) == used  # remembered
+    assert list(variables(value)) == used  # from the cache
     forget_block()
     assert list(variables(value)) == used
 

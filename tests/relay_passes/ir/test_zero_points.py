@@ -1,4 +1,4 @@
-"""Integers less their zero points: written as operators, computed of constants, and bounded."""
+"""Integers minus their zero points: as operators, as constants, and their bounds."""
 
 from __future__ import annotations
 

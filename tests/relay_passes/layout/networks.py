@@ -1,4 +1,4 @@
-"""Networks with open sizes: their layers, channels first, and how they are compiled."""
+"""Networks with dynamic sizes: layers in channels-first layout, and how they are compiled."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ISA = "avx512" if runs_itself("avx512") else "avx2"
 
 
 def normal(expr: relax.Expr) -> relax.Expr:
-    """An expression with its type, as operators around it need it."""
+    """Normalizes an expression, so that operators that read it see its type."""
     return relax.BlockBuilder.current().normalize(expr)
 
 
 def conv(x: relax.Expr, seed: int, *shape: int, **attrs: Any) -> relax.Expr:
-    """A convolution with a bias and a relu; the shape is that of its weight."""
+    """A convolution with a bias and a relu, by a weight of this shape."""
     bias = constant(shape[0], 1, 1, seed=seed + 1)
     product = relax.op.nn.conv2d(x, constant(*shape, seed=seed), **attrs)
     return normal(relax.op.nn.relu(relax.op.add(product, bias)))
 
 
 def compiled(mod: IRModule, threads: int) -> CompiledModule:
-    """The module for the highest of the instruction sets in use; nothing may fail."""
+    """Compiles the module for the highest instruction set in use; nothing may fail."""
     options = PipelineOptions(target=target_of(ISA), threads=threads, strict=True)
     return compile_module(mod, options)

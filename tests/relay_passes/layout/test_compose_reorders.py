@@ -1,4 +1,4 @@
-"""Permutations with reshapes between them become one, and elements lie where they did."""
+"""Permutations with reshapes between them become one that moves every element alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(before: Body, after: Body, shape: tuple[Any, ...]) -> None:
 
 
 def test_patches_of_any_number_of_images() -> None:
-    """The patches of a MobileViT, [n * patch, pixel, channel], out of channels last."""
+    """The patches of a MobileViT, [n * patch, pixel, channel], from channels last."""
 
     def before(x: relax.Expr) -> relax.Expr:
         x = bind(op.reshape(bind(op.permute_dims(x, [0, 3, 1, 2])), (N * 1024, 2, 16, 2)))
@@ -49,7 +49,7 @@ def test_patches_of_any_number_of_images() -> None:
 
 
 def test_directions_side_by_side_and_batch_first() -> None:
-    """The end of a recurrent layer of both directions, any length and batch."""
+    """The end of a bidirectional recurrent layer, batch first, with dynamic length and batch."""
     length = tirx.Var("length", "int64")
 
     def before(x: relax.Expr) -> relax.Expr:
@@ -97,7 +97,7 @@ def test_it_stays(body: Body) -> None:
 
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Step]]:
-    """A shape, and permutations and reshapes in turn."""
+    """A shape, then permutations and reshapes in turn."""
     first = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=2, max_size=4)))
     shape, steps = first, []
     for _ in range(draw(st.integers(2, 3))):

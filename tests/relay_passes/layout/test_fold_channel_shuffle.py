@@ -1,4 +1,4 @@
-"""Channel shuffles end in weights where that is possible, and the values stay."""
+"""Channel shuffles go into weights where possible, and values stay."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def shuffle(x: relax.Expr, groups: int = 2) -> relax.Expr:
 
 
 def read_halfway(x: relax.Expr) -> list[relax.Expr]:
-    """A shuffle, and what another operator makes of the transposed tensor in it."""
+    """A shuffle whose transposed tensor another operator reads."""
     rest = tuple(map(int, x.ty.shape.values))[:-1]
     transposed = bind(op.permute_dims(bind(op.reshape(x, (*rest, 2, C // 2))), [0, 1, 2, 4, 3]))
     return [op.tanh(bind(op.reshape(transposed, (*rest, C)))), op.exp(transposed)]
 
 
 def read_before(x: relax.Expr) -> list[relax.Expr]:
-    """A shuffle, and what another operator makes of the tensor before it."""
+    """A shuffle whose input another operator reads."""
     return [op.tanh(shuffle(x)), op.exp(x)]
 
 
 def of_three_factors(x: relax.Expr) -> relax.Expr:
-    """A permutation of the channels that no two factors describe."""
+    """A permutation of the channels that splits them into three factors."""
     rest = tuple(map(int, x.ty.shape.values))[:-1]
     parts = bind(op.permute_dims(bind(op.reshape(x, (*rest, 2, 2, 2))), [0, 1, 2, 5, 4, 3]))
     return bind(op.reshape(parts, (*rest, C)))
@@ -167,7 +167,7 @@ def test_a_convolution_between_two_shuffles_takes_both_in() -> None:
     ],
 )
 def test_it_vanishes_for_any_size(body: Body) -> None:
-    """Any number of images of any height and width."""
+    """A shuffle of any number of images of any height and width vanishes."""
     sizes = tuple(tirx.Var(name, "int64") for name in ("n", "h", "w"))
     before = module(lambda x: body(bind(op.abs(x))), ((*sizes, C), F))
     after = fold_channel_shuffle()(before)
@@ -208,7 +208,7 @@ def test_it_stays(body: Body) -> None:
 
 
 def test_a_mean_over_channels_stops_it() -> None:
-    """Also where another axis, as long as the channels, comes last then."""
+    """The mean stops it, also where an axis as long as the channels comes last afterwards."""
     mod = module(
         lambda x: op.matmul(bind(op.mean(shuffle(bind(op.abs(x))), [3])), constant(C, 3)),
         ((2, 3, C, C), F),

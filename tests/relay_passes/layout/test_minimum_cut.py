@@ -1,4 +1,4 @@
-"""The minimum cut gives labels that cost as little as the best of all assignments."""
+"""The labels of a minimum cut cost as little as the best of all assignments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Problem:
     reorders: list[tuple[int, set[int], int]]
 
     def cost(self, labels: tuple[int, ...]) -> int:
-        """What labels cost."""
+        """The cost of an assignment of labels."""
         paid = sum(cost for node, label, cost in self.prices if labels[node] == label)
         return paid + sum(
             cost
@@ -35,7 +35,7 @@ class Problem:
         )
 
     def best(self) -> list[tuple[int, ...]]:
-        """All assignments that cost least."""
+        """All assignments of least cost."""
         allowed = [
             (FIRST, LAST, *rest)
             for rest in itertools.product((FIRST, LAST), repeat=self.count - 2)
@@ -77,11 +77,11 @@ def test_no_assignment_costs_less(problem: Problem) -> None:
     best = problem.best()
     labels = problem.solve()
     assert labels in best
-    assert sum(labels) == max(map(sum, best))  # LAST wherever that costs nothing
+    assert sum(labels) == max(map(sum, best))  # LAST wherever it costs no more
 
 
 def test_a_reorder_is_paid_once() -> None:
-    """Three readers want LAST: one reorder of 3 is less than to make the tensor LAST for 4."""
+    """Three readers want LAST: one reorder for 3 is cheaper than making the tensor LAST for 4."""
     readers = {2, 3, 4}
     forbidden = dict.fromkeys(readers, FIRST)
     problem = Problem(6, [(5, LAST, 4)], forbidden, [(5, readers, 3)])
@@ -90,7 +90,7 @@ def test_a_reorder_is_paid_once() -> None:
 
 
 def test_a_long_chain() -> None:
-    """The cheapest of many places between both ends."""
+    """The cut is at the cheapest of many places."""
     cut = LayoutCut()
     nodes = [FIRST, *(cut.node() for _ in range(500)), LAST]
     for place, (tensor, reader) in enumerate(itertools.pairwise(nodes)):

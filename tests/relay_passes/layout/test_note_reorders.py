@@ -1,4 +1,4 @@
-"""Every reorder that is left is told, with what it moves."""
+"""Every remaining reorder has a decision that says what it moves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_moves_nothing_is_not_told() -> None:
 
 
 def test_one_line_with_the_kernel_in_an_explanation() -> None:
-    """A convolution of 8 channels does not read them in place; of its output nothing is said."""
+    """The convolution of 8 channels reorders its input; its output has no reorder to report."""
     weight = constant(4, 8, 3, 3)
     mod = module(lambda x: op.mean(op.nn.conv2d(x, weight), [2, 3]), ((1, 8, 6, 5), F))
     decisions = compile_module(mod, PipelineOptions(TARGET)).decisions
@@ -47,7 +47,7 @@ def test_one_line_with_the_kernel_in_an_explanation() -> None:
 
 
 def test_a_reorder_is_known_by_its_mark() -> None:
-    """Not by the name of its kernel: a permutation of unknown extents is "transpose", too."""
+    """Reorders carry a mark: kernels of dynamic permutations are named "transpose", too."""
 
     def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
         return [op.cumsum(op.permute_dims(each, [1, 0]), 0) for each in (x, y)]

@@ -1,4 +1,4 @@
-"""A network of any number of images: channels last from border to border, as for a known number."""
+"""With a dynamic batch, a network runs channels last throughout, as with a static batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def network(batch: Any) -> IRModule:
 
 @functools.cache
 def known(batch: int) -> relax.VirtualMachine:
-    """A program for this number of images alone, on one thread."""
+    """A program with a static batch, on one thread."""
     return relax.VirtualMachine(compiled(network(batch), 1).executable, tvm.cpu())
 
 

@@ -1,4 +1,4 @@
-"""A network of images of any size: one program, channels last, with the results of known sizes."""
+"""One program for images of any size runs channels last and equals programs with static sizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def network(batch: Any, height: Any, width: Any) -> IRModule:
 
 @functools.cache
 def known(*sizes: int) -> relax.VirtualMachine:
-    """A program for these sizes alone, on one thread."""
+    """A program with these static sizes, on one thread."""
     return relax.VirtualMachine(compiled(network(*sizes), 1).executable, tvm.cpu())
 
 
@@ -45,7 +45,7 @@ def known(*sizes: int) -> relax.VirtualMachine:
 def test_one_program_has_the_results_of_known_sizes(threads: int) -> None:
     opened = compiled(network(BATCH, HEIGHT, WIDTH), threads)
     taken = {d.op.split(" ")[0] for d in opened.decisions if d.taken and d.kernel}
-    # The depthwise convolution is one kernel with the product behind it.
+    # The depthwise convolution and the product after it are one kernel.
     assert taken == {"conv2d", "conv2d_winograd", "depthwise_pointwise", "matmul", "concat"}
     run = relax.VirtualMachine(opened.executable, tvm.cpu())["main"]
     for sizes in ((1, 9, 40), (2, 4, 7), (1, 1, 1)):

@@ -1,4 +1,4 @@
-"""Layouts: channels last between the borders, as few bytes reordered as can be, the same values."""
+"""Channels last inside the network, as few bytes reordered as possible, and equal values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Body = Callable[..., Any]
 
 
 def kernel(*shape: int, seed: int = 0) -> relax.Expr:
-    """A weight whose products have the size of what they are made of."""
+    """A weight scaled so that products are about as large as their input."""
     array = np.random.default_rng(seed).standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
     return relax.const(array.astype(np.float32))
 
@@ -58,18 +58,18 @@ def conv(x: relax.Expr, channels: int = 8, seed: int = 0) -> relax.Expr:
 
 
 def reorders(mod: IRModule) -> list[str]:
-    """What is reordered, in order."""
+    """The reorders of main, in order."""
     values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
     return [text for text in map(describe_reorder, values) if text]
 
 
 def moved(mod: IRModule) -> list[int]:
-    """Bytes of every reorder."""
+    """Bytes that each reorder moves."""
     return [int(text.split(": ")[1].split()[0]) for text in reorders(mod)]
 
 
 def same_values(before: IRModule, after: IRModule, tolerance: float = 0.0) -> None:
-    """Both compute the same but for `tolerance`, relative to the largest value."""
+    """Both modules agree within `tolerance`, relative to the largest value."""
     rng = np.random.default_rng(0)
     arrays = []
     for parameter in before["main"].params:
@@ -147,7 +147,7 @@ def test_one_reorder_for_several_readers() -> None:
 
 
 def test_bytes_are_moved_where_they_are_fewest() -> None:
-    """8 bits between quantising and dequantising; a pooled tensor; not before the pool."""
+    """The reorder moves 8-bit integers, or the smaller tensor after a pool."""
     scale, zero = relax.const(np.float32(0.1)), relax.const(np.uint8(128), "uint8")
 
     def quantized(x: relax.Expr) -> relax.Expr:
@@ -286,7 +286,7 @@ def everything(x: relax.Expr) -> list[relax.Expr]:
 
 
 def weighted_sum(x: relax.Expr, seed: int) -> relax.Expr:
-    """Every pixel counts, and where it is."""
+    """A sum in which every pixel has its own weight, so that its place counts."""
     bound = bind(x)
     weights = constant(*map(int, bound.ty.shape.values), seed=seed)
     return op.sum(op.multiply(bound, weights), [2, 3])
@@ -309,7 +309,7 @@ def depth_to_space(x: relax.Expr, channels: int) -> relax.Expr:
 
 
 def test_depth_to_space_is_one_permutation() -> None:
-    """Between convolutions, and at the end, where it makes planes of pixels at the same time."""
+    """One permutation between convolutions; at the end it also makes channels first."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         y = conv(x, 16)
@@ -323,7 +323,7 @@ def test_depth_to_space_is_one_permutation() -> None:
 
 
 def test_a_shuffle_of_open_images_is_one_permutation() -> None:
-    """Channels last, for any number of images of any height."""
+    """A channel shuffle, channels last, for any number of images of any height."""
     n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
     weight, depth = kernel(8, 4, 1, 1), kernel(8, 1, 3, 3)
 
@@ -359,7 +359,7 @@ def test_one_and_three_axes(rank: int) -> None:
 
 
 def random_operator(rng: np.random.Generator, values: list[relax.Expr]) -> relax.Expr:
-    """An operator on some of the values, all of which are [1, 8, 6, 5]."""
+    """An operator on some of the values, all of shape [1, 8, 6, 5]."""
     x, y = (values[int(i)] for i in rng.integers(len(values), size=2))
     return [
         lambda: op.add(x, y),
@@ -377,7 +377,7 @@ def random_operator(rng: np.random.Generator, values: list[relax.Expr]) -> relax
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 def test_random_graphs_keep_their_values(seed: int) -> None:
-    """Their reorders are no more bytes than if every convolution had two of its own."""
+    """Reorders move no more bytes than if every convolution reordered its input and output."""
     rng = np.random.default_rng(seed)
 
     def body(*inputs: relax.Expr) -> list[relax.Expr]:
@@ -394,7 +394,7 @@ def test_random_graphs_keep_their_values(seed: int) -> None:
 
 
 def split_image(items: tuple[int, ...]) -> Callable[[relax.Expr], list[relax.Expr]]:
-    """Convolutions of items of a split image; the second item's last axis becomes its channels."""
+    """Convolutions of a split image; the last axis of the second item becomes its channels."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         parts = bind(op.split(conv(x), 2, 1))
@@ -406,7 +406,7 @@ def split_image(items: tuple[int, ...]) -> Callable[[relax.Expr], list[relax.Exp
 
 @pytest.mark.parametrize("items", [(1,), (0, 1), (1, 0)])
 def test_items_of_a_tuple_with_channels_on_another_axis(items: tuple[int, ...]) -> None:
-    """A tuple cannot be reordered: the split runs as imported where an item needs it so."""
+    """A tuple cannot be reordered: the split runs as imported if an item needs that layout."""
     before = module(split_image(items), ((1, 8, 6, 6), F))
     after = propagate_layout()(before)
     assert "axis=1)" in next(line for line in after.script().splitlines() if "R.split" in line)
@@ -415,7 +415,7 @@ def test_items_of_a_tuple_with_channels_on_another_axis(items: tuple[int, ...]) 
 
 
 def random_turn(rng: np.random.Generator, values: list[relax.Expr]) -> relax.Expr:
-    """An operator on some of the values, all of which are [1, 6, 6, 6]: axes change their roles."""
+    """An operator on some of the values, all of shape [1, 6, 6, 6]: axes change their roles."""
     x, y = (values[int(i)] for i in rng.integers(len(values), size=2))
     axis = int(rng.integers(1, 4))
 
@@ -434,7 +434,7 @@ def random_turn(rng: np.random.Generator, values: list[relax.Expr]) -> relax.Exp
 
 
 def random_turns(seed: int, count: int = 10) -> IRModule:
-    """A graph of `random_turn`."""
+    """A graph of operators from `random_turn`."""
     rng = np.random.default_rng(seed)
 
     def body(x: relax.Expr) -> list[relax.Expr]:
@@ -447,7 +447,7 @@ def random_turns(seed: int, count: int = 10) -> IRModule:
 
 
 def test_every_graph_has_layouts_that_fit() -> None:
-    """What a variable is bound to has its type; two of the graphs are run."""
+    """Every variable has the type of its value; two of the graphs also run."""
     for seed in range(40):
         before = random_turns(seed)
         after = propagate_layout()(before)

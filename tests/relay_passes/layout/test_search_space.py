@@ -1,4 +1,4 @@
-"""Layout problems: names and keys that hold, labels on request, the same values under any."""
+"""Layout problems: stable names and keys, labels on request, equal values under all labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ op = relax.op
 
 
 def problem_of(mod: IRModule) -> LayoutProblem:
-    """What can be chosen about the only block of a module."""
+    """The layout problem of the module's only block."""
     found: list[LayoutProblem] = []
     propagate_layout(found.append)(mod)
     (problem,) = found
@@ -32,13 +32,13 @@ def problem_of(mod: IRModule) -> LayoutProblem:
 def with_labels(
     mod: IRModule, labels: dict[str, int], decisions: DecisionLog | None = None
 ) -> IRModule:
-    """The module in these layouts, its products written as such."""
+    """The module in the layouts that `labels` choose, 1x1 convolutions written as products."""
     choice = LayoutChoice(labels, "the test")
     return rules("pixels", PIXELS)(propagate_layout(lambda _: choice, decisions)(mod))
 
 
 def pooled(channels: int = 8) -> IRModule:
-    """A window, a pool, two convolutions of one tap with steps after them, a sum."""
+    """A convolution, a pool, two 1x1 convolutions with elementwise operators, a sum."""
 
     def body(x: relax.Expr) -> relax.Expr:
         y = bind(op.nn.max_pool2d(conv(x, channels), (3, 3), padding=1))
@@ -58,7 +58,7 @@ def test_what_leads_and_what_it_meets() -> None:
     assert [name.split()[1] for name in leading] == ["max_pool2d", "conv2d", "conv2d"]
     assert first.endswith(" 1x6x6x5")
     assert leading[first].neighbours == (pool, second)
-    assert leading[pool].neighbours == (first,)  # not the window, which has no choice
+    assert leading[pool].neighbours == (first,)  # the first convolution has no choice
     followers = [each.name.split()[1] for each in problem.operators if not each.leads]
     assert followers == ["add", "relu", "multiply", "strided_slice", "add"]
     assert problem.default[first] == LAST
@@ -85,8 +85,8 @@ def test_what_is_elementwise_follows_what_leads() -> None:
 
 
 def test_convolutions_of_one_tap_run_channels_first_as_products() -> None:
-    """With what is elementwise after them, without a reorder; sums of at most 9 * 8 numbers of
-    about 1 round otherwise by less than 1e-5."""
+    """1x1 convolutions become products with their elementwise operators, without a reorder; sums
+    of at most 9 * 8 numbers of about 1 round differently by less than 1e-5."""
     mod = pooled()
     problem = problem_of(mod)
     pool, first, second = (each.name for each in problem.operators if each.leads)
@@ -98,7 +98,7 @@ def test_convolutions_of_one_tap_run_channels_first_as_products() -> None:
     assert names.count("relax.matmul") == 2
     flat = names[names.index("relax.matmul") : len(names) - names[::-1].index("relax.matmul")]
     assert flat == ["relax.matmul", "relax.add", "relax.nn.relu", "relax.matmul"]
-    assert moved(after) == [960, 960]  # around the window
+    assert moved(after) == [960, 960]  # around the first convolution
     same_values(mod, after, 1e-5)
     (decision,) = decisions
     assert (decision.op, decision.source) == ("layouts", "the test")

@@ -1,4 +1,4 @@
-"""Remainders of bfloat16 numbers, which kernels of a user's module may have."""
+"""Remainders of bfloat16 numbers, which kernels in a user's module may compute."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_other_functions_stay() -> None:
 
 
 def test_a_legalised_remainder_is_exact() -> None:
-    """Behind a cast of float16, as a random graph had it."""
+    """The remainder follows a cast from float16, as a random graph had it."""
 
     def body(x: relax.Expr, y: relax.Expr) -> relax.Expr:
         return op.mod(op.maximum(op.astype(x, "bfloat16"), y), relax.const(1.5, "bfloat16"))

@@ -1,4 +1,4 @@
-"""Fusion as TVM does it, and values keep their names."""
+"""Fusion groups operators as TVM does and keeps the names of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of extremes: two reductions in vectors, along either axis, of known and of open sizes."""
+"""argmax and argmin: two vectorised reductions along either axis, static and dynamic sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scheduled(name: str, shape: tuple, axis: int | None, dtype: str, noted: list
 
 
 def values(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Few different ones, so that many are equal; rows and columns of one extreme, and with NaN."""
+    """Few different values, so that many are equal; rows and columns of one value, and with NaN."""
     rng = np.random.default_rng(shape)
     x = rng.integers(1 if dtype[0] == "u" else -2, 3, shape).astype(dtype)
     if dtype[0] == "f" and x.size:
@@ -55,7 +55,7 @@ def test_open_sizes(name: str, axis: int | None, dtype: str) -> None:
     if axis is not None:
         sizes = (4, 0) if axis == 0 else (0, 4)
         assert run(tvm.runtime.tensor(np.zeros(sizes, dtype))).numpy().shape == (0,)
-        # Of nothing, a place that others may read.
+        # The place in an empty axis must be valid for its readers.
         assert not run(tvm.runtime.tensor(np.zeros(sizes[::-1], dtype))).numpy().any()
 
 

@@ -1,4 +1,4 @@
-"""Sampling by a grid with channels last: what TVM's own legalisation computes, in every mode."""
+"""Grid sampling in channels-last layout equals TVM's own legalisation in every mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N, H, W, A, B = (tirx.Var(name, "int64") for name in "nhwab")
 
 def module(channels: int | tirx.Var, rank: int, method: str = "bilinear", padding: str = "zeros",
            corners: bool = False, is_open: bool = True) -> IRModule:  # fmt: skip
-    """An image, and a grid of other extents."""
+    """A module that samples an image by a grid of other extents."""
     extents, places = ([H, W], [A, B]) if is_open else ([5, 7], [4, 3])
     if rank == 5:
         extents, places = [3, *extents], [2, *places]
@@ -50,7 +50,7 @@ def module(channels: int | tirx.Var, rank: int, method: str = "bilinear", paddin
 
 
 def arrays(channels: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places up to half an image outside."""
+    """Images, and places up to half an image outside."""
     random = np.random.default_rng(rank)
     extents, places = ((5, 7), (4, 3)) if rank == 4 else ((3, 5, 7), (2, 4, 3))
     x = random.standard_normal((2, channels, *extents)).astype(np.float32)
@@ -75,7 +75,7 @@ def test_samples_as_tvm_does(
     feeds = [tvm.runtime.tensor(array) for array in arrays(9, rank)]
     stock = compiled(relax.transform.LegalizeOps()(mod))(*feeds).numpy()
     ours = compiled(kernels(mod)[0])(*feeds).numpy()
-    # The same numbers in the same order; LLVM makes one instruction of some products and sums.
+    # The formulas and their order are equal; LLVM fuses some products and sums into FMA.
     np.testing.assert_allclose(ours, stock, rtol=0, atol=64 * np.finfo(np.float32).eps)
 
 

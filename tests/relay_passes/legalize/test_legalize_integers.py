@@ -1,4 +1,4 @@
-"""Casts to integers and integer divisions have a result for every value."""
+"""Casts to integers and integer divisions have a defined result for every value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.relay_passes.graphs import module
 
 
 def run(mod: tvm.IRModule, *arrays: NDArray) -> list[NDArray]:
-    """What the whole compiler makes of a module."""
+    """Compiles the module by the whole pipeline and runs it."""
     executable = tvm_hybrid.compile(mod, num_threads=1, records=[])
     return [each.numpy() for each in executable.run(*arrays)]
 
@@ -25,13 +25,13 @@ REMAINDERS = {"mod": np.trunc, "floor_mod": np.floor}
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_no_division_ends_the_process(dtype: str) -> None:
-    """By 0 the quotient and the remainder are 0; the least integer by -1 is itself."""
+    """Quotient and remainder by 0 are 0; the lowest integer divided by -1 is itself."""
     limits = np.iinfo(dtype)
     low, high = int(limits.min), int(limits.max)
     pairs = [(5, 0), (low, 0), (high, 0), (0, 0), (9, 2), (high, 3), (0, 7), (high, high)]
     if low:
         pairs += [(low, -1), (5, -1), (-9, 2), (9, -2), (-9, -2), (low, 3), (low, high), (0, -1)]
-    pairs *= 5  # vectors, and a rest
+    pairs *= 5  # vectors and a tail
     x, y = (np.array(side, dtype) for side in zip(*pairs, strict=True))
     names = [*QUOTIENTS, *REMAINDERS]
     mod = module(
@@ -45,7 +45,7 @@ def test_no_division_ends_the_process(dtype: str) -> None:
     for name, got in zip(2 * names, run(mod, x, y), strict=True):
         wanted = []
         for a, b in pairs:
-            quotient = a // b if b else 0  # of Python's integers, downwards
+            quotient = a // b if b else 0  # Python's integers divide downwards
             if b and name in ("divide", "mod") and quotient * b != a and (a < 0) != (b < 0):
                 quotient += 1
             exact = quotient if name in QUOTIENTS else a - quotient * b if b else 0
@@ -56,7 +56,7 @@ def test_no_division_ends_the_process(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
 def test_a_shift_by_any_number_has_a_result(dtype: str) -> None:
-    """By the width or more, and by less than 0, all bits move out."""
+    """A shift by a negative number, or by at least the width, moves all bits out."""
     limits, width = np.iinfo(dtype), np.dtype(dtype).itemsize * 8
     numbers = [1, 5, int(limits.max), int(limits.min)]
     pairs = [(a, b) for a in numbers for b in (0, 1, width - 1, width, width + 1, 127)]

@@ -1,4 +1,4 @@
-"""A reshape that joins an open axis with known ones is one kernel with what it follows."""
+"""A reshape that joins a dynamic axis with static ones is fused with its neighbours."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_it_is_fused_with_the_permutation_before() -> None:
 
 
 def spectra() -> IRModule:
-    """[h // 8, 4, 6] turned, as rows; the second result as rows without being turned."""
+    """Rows of [h // 8, 4, 6] transposed, and rows of it as it is."""
 
     def body(x: relax.Expr, _: relax.Expr) -> list[relax.Expr]:
         frames = x.ty.shape[0]
@@ -61,7 +61,7 @@ def spectra() -> IRModule:
 
 
 def test_views_of_quotients_are_fused_or_copy_nothing() -> None:
-    """TVM takes them for views of any sizes, which nothing is fused with."""
+    """TVM takes both for views of any size, which it never fuses."""
     lowered = lower_module(spectra(), PipelineOptions(TARGET))
     calls = [binding.value for block in lowered["main"].body.blocks for binding in block.bindings]
     (kernel,) = (call for call in calls if is_call(call, "relax.call_tir"))

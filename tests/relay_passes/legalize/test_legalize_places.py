@@ -1,4 +1,4 @@
-"""R.take by tables that are runs."""
+"""R.take by constant indices that form a few runs reads no table of indices."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_elements_are_copied(name: str, rows: int | str) -> None:
     mod = module(lambda x: _taken(x, table), ((n, 8), "float32"))
     mod = legalize_operators()(mod)
     (function,) = [each for each in mod.functions.values() if isinstance(each, tirx.PrimFunc)]
-    assert len(function.params) == 2  # no table
+    assert len(function.params) == 2  # x and the result, no indices
     noted: list = []
     run = compiled(schedule_leftovers(Machine("znver4", isa_named("avx2")), noted)(mod))
     assert [each.kernel for each in noted] == ["generic_injective"]

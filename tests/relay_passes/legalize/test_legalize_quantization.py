@@ -1,4 +1,4 @@
-"""Generic code quantises as ONNX says: halves to even, saturating, whatever the input."""
+"""Generic code quantises as ONNX says: ties to even, saturating, for any input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BUILT: dict[str, tvm.runtime.Module] = {}
 
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_ties_and_saturation(dtype: str) -> None:
-    """Every multiple of a half around the range, and far beyond."""
+    """Every multiple of one half around the range and far beyond it."""
     low, high = LIMITS[dtype]
     zero = (low + high) // 3
     span = np.arange(2 * low - 4, 2 * high + 5) / 2 - zero
@@ -70,7 +70,7 @@ def test_what_is_no_number_becomes_the_least_integer() -> None:
 def test_random_scales_and_zero_points_bit_by_bit(
     seed: int, exponent: int, share: float, dtype: str, ties: bool
 ) -> None:
-    """1024 values a case; next to the middle between two integers in half of them."""
+    """1024 values a case; half of them lie next to a tie."""
     rng = np.random.default_rng(seed)
     low, high = LIMITS[dtype]
     scale = np.float32(rng.uniform(1, 2) * 2.0**exponent)
@@ -114,7 +114,7 @@ def test_dequantize(dtype: str) -> None:
 
 
 def test_float16() -> None:
-    """It is widened, divided in f32, and rounded once when it is dequantised."""
+    """float16 is widened and divided in f32; dequantising rounds once."""
     x = np.linspace(-40, 40, 400).astype(np.float16)
     scale, zero = relax.const(np.float32(0.25)), relax.const(np.uint8(3))
 

@@ -1,4 +1,4 @@
-"""Resizing by constant taps: what TVM's own legalisation computes, in every mode it knows."""
+"""Resizing by constant taps equals TVM's own legalisation in every mode."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COORDINATES = (
 ROUNDINGS = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 EPSILON = float(np.finfo(np.float32).eps)
 SIZES = ((10, 18), (5, 4), (13, 9))
-"""Of an image 5 x 9: whole factors; smaller; larger, and as it is."""
+"""Sizes for an image 5 x 9: whole factors, a narrower image, a higher one."""
 
 
 def module(layout: str, dtype: str, batch: int | tirx.Var = 1, **attrs: str) -> IRModule:
-    """All SIZES of an image 5 x 9 with 3 channels."""
+    """A module with all SIZES of an image 5 x 9 with 3 channels."""
     shape = (batch, 3, 5, 9) if layout == "NCHW" else (batch, 5, 9, 3)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, dtype))
@@ -123,7 +123,7 @@ N, H, W = (tirx.Var(name, "int64") for name in "nhw")
 def dynamic(
     layout: str, dtype: str = "float32", channels: int | tirx.Var = 16, **attrs: Any
 ) -> IRModule:
-    """To three halves and to half of an image of any size."""
+    """Resizes an image of dynamic size to 3/2 of its height and half of its width."""
     shape = (N, channels, H, W) if layout == "NCHW" else (N, H, W, channels)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, dtype))
@@ -137,7 +137,7 @@ def dynamic(
 
 
 def kernels(mod: IRModule) -> list[str]:
-    """Kernels of the module as it is scheduled."""
+    """Names of the module's kernels after scheduling."""
     noted: list = []
     machine = Machine("znver3", isa_named("avx2"), 1)
     schedule_leftovers(machine, noted)(legalize_operators()(mod))
@@ -153,8 +153,8 @@ DYNAMIC = [
     ("NCHW", 16, "cubic", 2),
     ("NHWC", MANY_CHANNELS, "cubic", 2),
 ]
-"""Layout, channels, method, and how many kernels: one more for tables, of few channels and where
-rows are kept."""
+"""Layout, channels, method, and number of kernels: tables add one if channels are few or the
+kernel buffers rows."""
 
 
 @pytest.mark.parametrize(("layout", "channels", "method", "number"), DYNAMIC)
@@ -175,7 +175,7 @@ def test_dynamic_extents(
         shape = (2, of_sample, *extents) if layout == "NCHW" else (2, *extents, of_sample)
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         made = [each["main"](tvm.runtime.tensor(x)).numpy() for each in (ours, stock)]
-        # As of constant taps.
+        # The tolerance of constant taps.
         np.testing.assert_allclose(*made, rtol=0, atol=16 * 13 * EPSILON)
 
 
@@ -237,5 +237,5 @@ def test_channels_are_vectors_and_rows_stay_in_cache(method: str, rows_kept: boo
     scheduled, name = schedule_generic(function, Machine.from_target(target, 1))
     text = str(scheduled.script())
     assert name == "generic_injective" and "T.vectorized" in text
-    # One row of 8 x 32, not all 16.
+    # The buffer has one row of 8 x 32, not all 16.
     assert ("rows_flat = T.alloc_buffer((T.int64(256),))" in text) == rows_kept

@@ -1,4 +1,4 @@
-"""Sums and products along an axis: rows in the innermost loop."""
+"""Cumulative sums and products have rows in the innermost loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates of elements at places along an axis: a copy, then rows of updates."""
+"""Scatters along an axis: a copy of the data, then rows of updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scattering(
     dtype: str = "int32",
     is_open: bool = False,
 ) -> IRModule:
-    """The operator, legalised, with sizes known or all open."""
+    """The legalised operator, with all sizes static or all dynamic."""
 
     def of(name: str, sizes: Sequence[int]) -> list[int | tirx.Var]:
         names = [tirx.Var(f"{name}{n}", "int64") for n in range(len(sizes))]
@@ -50,7 +50,7 @@ def scattering(
 
 
 def expected(reduction: str, axis: int, x: NDArray, indices: NDArray, updates: NDArray) -> NDArray:
-    """One update after the other."""
+    """Applies one update after the other."""
     result = x.copy()
     for place in np.ndindex(indices.shape):
         at = list(place)
@@ -82,7 +82,7 @@ SIZES = [
 def test_values(
     reduction: str, data: tuple[int, ...], places: tuple[int, ...], is_open: bool
 ) -> None:
-    """Along every axis, with places that come twice, from the end, and out of range."""
+    """Along every axis, with repeated, negative and out-of-range indices."""
     random = np.random.default_rng(len(data))
     for axis in range(len(data)):
         count = tuple(n if i == axis else min(n, data[i]) for i, n in enumerate(places))

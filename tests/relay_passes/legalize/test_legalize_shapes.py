@@ -1,4 +1,4 @@
-"""A shape becomes a tensor by a kernel, whether it is written in the call or bound to a name."""
+"""A kernel turns a shape into a tensor, whether the call has the shape or a variable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_shape_to_tensor(bound: bool) -> None:
 
 
 def test_a_size_is_part_of_the_kernel_that_reads_it() -> None:
-    """Indices that count from the end of a dynamic axis take at most one kernel before it."""
+    """A negative index into a dynamic axis needs at most one kernel before the one that reads."""
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 
     def body(x: relax.Expr, places: relax.Expr, y: relax.Expr) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""A slice whose bounds are data has NumPy's elements, or is an error; it never ends the process."""
+"""A slice with bounds from data equals NumPy's or is an error; it never ends the process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(program: Any, *bounds: tuple[int, int]) -> NDArray[Any]:
 
 
 def test_it_has_the_elements_of_numpy(program: Any) -> None:
-    """Bounds inside and outside, in either order; both axes have the same, and other sizes."""
+    """Bounds inside and outside, in either order, alike for both axes."""
     bounds = (0, 2, 5, 100, FAR, -1, -3, -100, -FAR - 1)
     for begin, end, step in itertools.product(bounds, bounds, (1, 2, 7, FAR, -1, -3, -FAR - 1)):
         found = run(program, (begin, begin), (end, end), (step, step))

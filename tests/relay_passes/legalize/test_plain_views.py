@@ -1,4 +1,4 @@
-"""Reshapes of every kind get one name."""
+"""Squeezes, flattening and expanded dimensions become reshapes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_one_that_moves_elements_stays() -> None:
 
 
 def _reads_of_input(mod: IRModule) -> list[relax.Expr]:
-    """The reshapes of the input."""
+    """Reshapes that read the input."""
     values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
     (x,) = mod["main"].params
     return [

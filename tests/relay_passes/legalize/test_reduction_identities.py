@@ -1,4 +1,4 @@
-"""Maxima of floats, and what they are padded with, begin with -inf."""
+"""Maxima of floats start with -inf, and their padding is -inf."""
 
 from __future__ import annotations
 

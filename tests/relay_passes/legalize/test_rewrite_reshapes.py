@@ -1,4 +1,4 @@
-"""Reshapes become views; a kernel at which TVM's pass fails stays."""
+"""Reshapes become views; a kernel on which TVM's pass fails stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.relay_passes.graphs import GENERIC
 
 
 def module(transposed: bool) -> IRModule:
-    """exp of a reshape to [2, n], or of a transpose of [6 n + 1, 5, 2]; as calls of kernels."""
+    """exp of a reshape to [2, n], or of a transpose of [6 n + 1, 5, 2], as calls of kernels."""
     n = tirx.Var("n", "int64")
     shape = (n * 6 + 1, 5, 2) if transposed else (n * 2,)
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
@@ -37,7 +37,7 @@ def test_a_reshape_becomes_a_view() -> None:
 
 @pytest.mark.parametrize(("taken", "is_view"), [(8, True), (3, False)])
 def test_the_first_elements_of_an_output_are_no_view(taken: int, is_view: bool) -> None:
-    """Their places are those of the whole, which is all that TVM looks at."""
+    """TVM only compares places of elements, which are those of the whole tensor."""
 
     def first(x: te.Tensor) -> te.Tensor:
         return te.compute((1, taken), lambda i, j: x[i, j], name="first")

@@ -1,4 +1,4 @@
-"""Sizes that fused functions take as numbers go into the shape that they take for other sizes."""
+"""Sizes that fused functions take as scalars move into their shape argument."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fused(forms: Sequence[Sequence[str]]) -> IRModule:
     Parameters
     ----------
     forms : two sequences of str
-        Which sizes the function takes as numbers, and which in a shape behind x.
+        Sizes that the function takes as scalars, and sizes in a shape argument after x.
     """
     builder = relax.BlockBuilder()
     numbers, shape = forms

@@ -1,4 +1,4 @@
-"""Constants that are outputs: which ones a kernel stores, and that it stores the same."""
+"""Which constant outputs a kernel stores, and that it stores their values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COPIED = {
 
 
 def module(*arrays: np.ndarray, x: bool = False) -> IRModule:
-    """A module that returns constants, and, of an input if it has one, its sum with the first."""
+    """Returns the constants; with an input also its sum with the first constant."""
     builder = relax.BlockBuilder()
     inputs = [relax.Var("x", relax.TensorType(arrays[0].shape, str(arrays[0].dtype)))] * x
     with builder.function("main", inputs):
@@ -59,7 +59,7 @@ def kernels(mod: IRModule) -> list[str]:
 
 
 def check(mod: IRModule, arrays: list[np.ndarray], *inputs: np.ndarray) -> tuple[bool, ...]:
-    """Whether outputs are these arrays in each call; which of them the session copies."""
+    """Compares the outputs in each call; returns which ones the session copies."""
     executable = tvm_hybrid.compile(mod, num_threads=1, records=[], cache=False)
     for _ in range(2):
         results = executable.run(*inputs)
@@ -84,7 +84,7 @@ def test_it_is_copied(name: str) -> None:
 
 
 def test_several_outputs() -> None:
-    """A constant that is also read, twice an output, beside one that is copied."""
+    """A stored constant, read and returned twice, beside a copied one."""
     eye, other = STORED["eye"][0], COPIED["random"]
     mod = module(eye, other, eye, x=True)
     assert len(kernels(mod)) == 1

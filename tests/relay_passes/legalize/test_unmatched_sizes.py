@@ -1,4 +1,4 @@
-"""Kernels whose sizes FuseTIR cannot match with their call's are not fused; others are."""
+"""Kernels are not fused if FuseTIR cannot match their sizes with the call's; others are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.relay_passes.graphs import GENERIC
 
 
 def module(size: tirx.PrimExpr, told: tirx.PrimExpr, *symbols: tirx.Var) -> IRModule:
-    """exp of a kernel's result, which has `size` elements, and which main says has `told`."""
+    """exp of a kernel's result of `size` elements, which main's types state as `told`."""
     builder = relax.BlockBuilder()
     shape = relax.Var("sizes", relax.ShapeType(list(symbols)))
     with builder.function("main", [shape]):
@@ -28,7 +28,7 @@ def module(size: tirx.PrimExpr, told: tirx.PrimExpr, *symbols: tirx.Var) -> IRMo
 
 
 def _retold(mod: IRModule, told: tirx.PrimExpr) -> IRModule:
-    """Both results in other words, as TVM writes a size that it finds equal to another one."""
+    """States both results with the size `told`, as TVM writes a size that it proves equal."""
     main, ty = mod["main"], relax.TensorType([told], "float32")
     (block,) = main.body.blocks
     first, last = block.bindings

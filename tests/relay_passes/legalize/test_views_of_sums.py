@@ -1,4 +1,4 @@
-"""Reshapes to sizes that are sums copy nothing, and TVM's own pass leaves them alone."""
+"""Reshapes to sizes that are sums copy nothing, and TVM's pass does not change them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.relay_passes.graphs import module
 
 
 def reshaped() -> tvm.IRModule:
-    """x: [n + 5, 8] as [1, n + 5, 2, 4]; `n` is the length of another input."""
+    """Reshapes x: [n + 5, 8] to [1, n + 5, 2, 4]; `n` is the length of another input."""
     n = tirx.Var("n", "int64")
 
     def body(x: relax.Expr, _: relax.Expr) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""Contractions that are arranged as somebody says."""
+"""Contractions whose arrangement is chosen from outside."""
 
 from __future__ import annotations
 

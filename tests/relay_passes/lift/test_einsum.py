@@ -1,4 +1,4 @@
-"""Einsums as matmuls: what they become, and what they compute."""
+"""Einsums become matmuls with equal results."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def test_a_bilinear_form_ends_element_by_element() -> None:
 @pytest.mark.parametrize(
     ("subscripts", "shapes", "wanted"),
     [
-        # k is in all three: c becomes a factor of the smaller one first.
+        # k is in all three: c first becomes a factor of the smaller one.
         ("ik,kj,k->ij", ((8, 5), (5, 7), (5,)), ["multiply", "matmul"]),
-        # j is summed nowhere: a factor of the result.
+        # j is not summed elsewhere: it is a factor of the result.
         ("ik,kj,j->ij", ((8, 5), (5, 7), (7,)), ["matmul", "multiply"]),
     ],
 )

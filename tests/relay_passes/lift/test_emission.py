@@ -1,4 +1,4 @@
-"""Emission: equal values once, taken back, and bytes widened last."""
+"""Emission binds equal values once, can undo bindings, and widens bytes last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TIR functions as operators: what they become, what stays, and what a compiled model runs."""
+"""TIR functions become operators or stay; what a compiled model then runs."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_convolutions(
     assert names(found) == ["nn.pad", "nn.conv2d"][0 if any(padding) else 1 :]
     attrs = found["main"].body.blocks[0].bindings[-1].value.attrs
     assert int(attrs.groups) == groups
-    if 9 not in weight:  # else there is one window, and its distance from the next is open
+    if 9 not in weight:  # with one window along an axis, its stride may be any number
         assert tuple(map(int, attrs.strides)) == strides
     taps = zip(dilation, attrs.dilation, weight[2:], strict=True)
     assert all(wanted == int(found) for wanted, found, count in taps if count > 1)
@@ -192,7 +192,7 @@ def test_a_convolution_by_a_computed_weight_is_gathered() -> None:
 def conv_like(
     x: te.Tensor, w: te.Tensor, taps: int = 3, places: int = 7, same: bool = False, twice: int = 0
 ) -> te.Tensor:
-    """Windows along one axis; of all taps of the weight, each once, unless told otherwise."""
+    """A sum of products over windows along one axis, which options turn into near convolutions."""
     steps = (4, taps, 2) if twice else (4, taps)
 
     def term(n: Any, f: Any, i: Any, c: Any, u: Any, *_: Any) -> Any:
@@ -377,7 +377,7 @@ def test_three_tensors_of_a_user() -> None:
 
 
 def stays(mod: IRModule) -> str:
-    """That nothing is lifted; the reason, if there is one."""
+    """Asserts that nothing is lifted; returns the reason, or "" if there is no decision."""
     found, decisions = lifted(mod)
     assert_structural_equal(found, relax.transform.CanonicalizeBindings()(mod))
     return decisions[0].reason if decisions else ""

@@ -1,4 +1,4 @@
-"""Functions with sizes that are known at run time only."""
+"""Functions with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Shape = tuple[Any, ...]
 
 
 def opened(body: Callable[..., relax.Expr], *shapes: Shape) -> IRModule:
-    """main(*inputs), float32 tensors; sizes may be variables."""
+    """main(*inputs) of float32 tensors, whose sizes may be variables."""
     builder = relax.BlockBuilder()
     inputs = [relax.Var(f"x{i}", relax.TensorType(each, F)) for i, each in enumerate(shapes)]
     with builder.function("main", inputs):
@@ -141,7 +141,7 @@ def test_a_part_of_an_open_size_is_a_function_of_its_own() -> None:
 
 
 def scores(n: tirx.Var) -> tirx.PrimFunc:
-    """[12, n, n] of two tensors [n, 12, 16]."""
+    """Scores [12, n, n] of two tensors [n, 12, 16]."""
 
     def body(a: te.Tensor, b: te.Tensor) -> te.Tensor:
         return summed((12, n, n), (16,), lambda h, i, j, k: a[i, h, k] * b[j, h, k])

@@ -48,7 +48,7 @@ POOLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def behind_a_product(name: str, attrs: dict[str, Any]) -> Body:
-    """A pool behind a pointwise convolution: what has no product is lifted only beside one."""
+    """A pool after a pointwise convolution: without a product beside it, no pool is lifted."""
 
     def body(x: relax.Expr) -> relax.Expr:
         y = op.nn.conv2d(x, WEIGHT, out_dtype=F)
@@ -123,7 +123,7 @@ def test_the_kernels_are_those_of_the_ordinary_route() -> None:
 
 
 def nearly(places: int, start: float, step: int) -> tirx.PrimFunc:
-    """The maximum of three neighbours, or of something like it."""
+    """A maximum of three neighbours; other starts and steps make it no pool."""
 
     def body(x: te.Tensor) -> te.Tensor:
         u = te.reduce_axis((0, 3), "u")

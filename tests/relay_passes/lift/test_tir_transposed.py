@@ -91,7 +91,7 @@ TAPS = np.random.default_rng(1).integers(-128, 128, (8, 4, 4, 4), dtype="int8")
 
 
 def of_bytes(groups: int, taps: int, zero_point: int) -> Body:
-    """A transposed convolution of 8-bit integers that were widened."""
+    """A transposed convolution of 8-bit integers widened before it."""
 
     def body(x: relax.Expr) -> relax.Expr:
         wide = op.astype(x, "int32")

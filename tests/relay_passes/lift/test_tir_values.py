@@ -1,4 +1,4 @@
-"""Values and reductions of blocks as operators: which, and what they compute."""
+"""Values and reductions of blocks become operators that compute the block."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def number(value: float) -> Any:
 
 
 def read(body: Callable[..., Any], *inputs: Tensor) -> tuple[Any, list[str]]:
-    """A function of one block as a module of operators, and their names."""
+    """The operators that one block of a function becomes, as a module, and their names."""
     program = read_program(function(body, *inputs))
     block = Emission()
     given = [relax.Var(f"x{i}", relax.TensorType(*each)) for i, each in enumerate(inputs)]
@@ -50,7 +50,7 @@ def read(body: Callable[..., Any], *inputs: Tensor) -> tuple[Any, list[str]]:
 
 
 def same(body: Callable[..., Any], *inputs: Tensor) -> list[str]:
-    """The operators of a block, which compute what the block does."""
+    """The names of a block's operators, which must compute what the block does."""
     mod, names = read(body, *inputs)
     program = function(body, *inputs)
     out = program.params[-1]

@@ -1,4 +1,4 @@
-"""Which kernels take bfloat16 as bits, and that sessions call them so."""
+"""Which kernels take bfloat16 as uint16, and that sessions call them in that way."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_session_calls_it_with_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     session = tvm_hybrid.InferenceSession(executable)
     (name,) = (info.name for info in session.get_inputs())
     x = np.random.default_rng(1).standard_normal((3, 16)).astype(BF16)
-    (first,) = session.run(None, {name: x})  # by the machine: the short way begins behind it
+    (first,) = session.run(None, {name: x})  # by the virtual machine; later runs are direct
     (second,) = session.run(None, {name: x})
     assert dtypes == [(np.uint16, np.uint16)]
     assert first.dtype == second.dtype == BF16
@@ -99,7 +99,7 @@ def test_one_side_may_be_of_another_type(taken: str, given: str) -> None:
     body = module(lambda x: op.astype(x, given), ((3, 16), taken))
     session = tvm_hybrid.InferenceSession(tvm_hybrid.compile(body, num_threads=1))
     numbers = np.arange(48).reshape(3, 16)
-    for _ in range(3):  # by the machine at first, then the short way
+    for _ in range(3):  # first by the virtual machine, later directly
         (found,) = session.run(None, {"x0": numbers.astype(taken)})
         assert found.dtype == np.dtype(given)
         np.testing.assert_array_equal(found.astype(int), numbers)
@@ -109,13 +109,13 @@ def test_one_side_may_be_of_another_type(taken: str, given: str) -> None:
 
 
 def test_integers_of_the_same_size_are_no_bits() -> None:
-    """A kernel from uint16 to bfloat16: only the second takes both."""
+    """A kernel from uint16 to bfloat16: only its second parameter takes both types."""
     x = te.placeholder((16,), "uint16", name="x")
     y = te.compute((16,), lambda i: x[i].astype("bfloat16"), name="y")
     kernel = te.create_prim_func([x, y]).with_attr({"global_symbol": "cast", TAKES_BITS: True})
     mod = tvm.IRModule({"cast": kernel})
     cast = tvm.compile(mod, host_target(), tir_pipeline=pipeline_of_trusting("default"))["cast"]
-    # As TVM's own kernels want them: aligned.
+    # TVM's own kernels want aligned tensors.
     numbers, bits = (aligned_empty(TensorInfo(name, (16,), "uint16")) for name in "xy")
     numbers[:] = np.arange(16)
     cast(numbers, bits)

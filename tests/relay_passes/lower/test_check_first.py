@@ -1,4 +1,4 @@
-"""Kernels on tiles ask for permission before they allocate, whatever TVM does to allocations."""
+"""Kernels on tiles check permission before any allocation, even where TVM moves allocations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_check_goes_in_front_of_the_allocations_beside_it() -> None:
 
 
 def test_what_the_memory_holds_is_used_behind_it() -> None:
-    """Kernels of open sizes keep these in memory, and use them, in front of the check."""
+    """Kernels with dynamic sizes store them in memory and read them; both move after the check."""
 
     @T.prim_func(private=True)
     def before(x: T.handle) -> None:
@@ -74,7 +74,7 @@ def test_what_the_memory_holds_is_used_behind_it() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_code_asks_before_it_allocates(threads: int) -> None:
-    """The kernel allocates a copy of A and the room for tiles; a refused call would keep both."""
+    """The kernel allocates a copy of A and room for tiles; a refused call would leak both."""
     region = matmul_region((70,), 100, 40, "int8", "uint8", 3, "input")
     config = on_tiles(region, "32x32")
     kernel = template_for("matmul").build(region, config, machine_for("amx").isa)

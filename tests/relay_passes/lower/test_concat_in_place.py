@@ -1,4 +1,4 @@
-"""Kernels write where a concatenation wants their results."""
+"""Kernels write their results into the output of a concatenation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = ((1, 5, 6, 20), F)
 
 
 def product(x: relax.Expr, n: int, seed: int = 0, k: int = 20) -> relax.Expr:
-    """One region."""
+    """A product with a relu, which becomes one region."""
     return op.nn.relu(op.matmul(x, constant(k, n, seed=seed)))
 
 
@@ -31,7 +31,7 @@ def built(body: Body, *inputs: tuple[tuple[int, ...], str], **options: Any) -> C
 
 
 def calls(compiled: CompiledModule) -> list[str]:
-    """Names of what main calls, in order; "in place" for what continues another's result."""
+    """Names of the kernels in main, in order; "in place" if one writes into an earlier result."""
     found = []
     for block in compiled.mod["main"].body.blocks:
         for binding in block.bindings:
@@ -54,7 +54,7 @@ def reasons(compiled: CompiledModule) -> list[str]:
 
 
 def assert_same(body: Body, *inputs: tuple[tuple[int, ...], str]) -> CompiledModule:
-    """The same bits as of regions alone: kernels and their order of sums are equal."""
+    """The results equal those of regions alone, to the bit: kernels sum in the same order."""
     compiled = built(body, *inputs)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(dtype) for shape, dtype in inputs]
@@ -65,7 +65,7 @@ def assert_same(body: Body, *inputs: tuple[tuple[int, ...], str]) -> CompiledMod
 
 
 def test_two_products() -> None:
-    """The lowered module holds one tensor, and no kernel that copies."""
+    """The lowered module has one tensor and no kernel that copies."""
 
     def body(x: relax.Expr) -> relax.Expr:
         joint = op.concat([product(x, 36), product(op.exp(x), 28, 1)], -1)
@@ -117,7 +117,7 @@ def test_the_same_twice_stays() -> None:
 
 
 def test_concatenations_of_concatenations() -> None:
-    """Interleaved along two axes, with reshapes between."""
+    """Concatenations interleaved along two axes, with reshapes between."""
 
     def body(x: relax.Expr) -> relax.Expr:
         phases = [product(x, 16, seed) for seed in range(4)]
@@ -156,7 +156,7 @@ def test_a_transposed_convolution() -> None:
 
 @pytest.mark.parametrize("copied", [False, True])
 def test_columns_of_one_element(copied: bool) -> None:
-    """Their elements lie apart, which a vector cannot store."""
+    """Elements of one column are not adjacent, so vectors cannot store them."""
 
     def body(x: relax.Expr) -> relax.Expr:
         other = constant(12, 1) if copied else op.exp(op.sum(x, -1, keepdims=True))
@@ -169,7 +169,7 @@ OPEN = (tirx.Var("n", "int64"), tirx.Var("h", "int64"), 6, 20)
 
 
 def same_for_any_size(body: Body) -> CompiledModule:
-    """The same bits as of regions alone, for several sizes of one program."""
+    """One program equals regions alone, to the bit, for several sizes."""
     opened = (OPEN, F)
     compiled, fine = built(body, opened), built(body, opened, fusion="fine")
     for n, h in ((1, 5), (3, 1), (2, 7)):
@@ -180,7 +180,7 @@ def same_for_any_size(body: Body) -> CompiledModule:
 
 
 def test_open_sizes() -> None:
-    """Rows of any number; a part that is needed besides is copied."""
+    """Any number of rows; a part with another user is copied."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         small, large = product(x, 8), product(op.exp(x), 40, 1)
@@ -203,6 +203,6 @@ def test_open_sizes_of_concatenations_in_a_row() -> None:
 
 
 def test_an_open_axis_is_not_joined_in_place() -> None:
-    """The second part would begin where only a run tells."""
+    """The second part would begin at an offset known only at run time."""
     compiled = same_for_any_size(lambda x: op.concat([product(x, 8), product(x, 8, 1)], 1))
     assert not any("placed" in name for name in calls(compiled))

@@ -1,4 +1,4 @@
-"""Kernels of constants give what they give of other values, at compile time or when they run."""
+"""Operators on constants give equal results at compile time and at run time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HALF = np.float32(0.5)
 
 
 def joined() -> onnx.ModelProto:
-    """Operators behind a concatenation of x and of constants, which they are moved before."""
+    """Operators after a concatenation of x and constants; they move before it."""
     g = OnnxBuilder(20)
     value = g.node("Concat", g.input("x", VALUES.shape), g.constant(VALUES), axis=0)
     nodes = [g.node(op, value) for op in UNARY]
@@ -43,7 +43,7 @@ def joined() -> onnx.ModelProto:
 def test_constants_and_inputs_mean_the_same() -> None:
     session = tvm_hybrid.InferenceSession(joined(), num_threads=1, records=[])
     for output, result in zip(session.get_outputs(), session.run(None, {"x": VALUES}), strict=True):
-        # Both are of the same formulas, whose products and sums LLVM may fuse in one of them.
+        # Both run the same formulas; LLVM may fuse products and sums in one of them.
         np.testing.assert_allclose(result[0], result[1], rtol=1e-6, err_msg=output.name)
 
 

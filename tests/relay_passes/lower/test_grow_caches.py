@@ -1,4 +1,4 @@
-"""Attention takes in the concatenations of its keys and values, and gives these as results."""
+"""Attention absorbs the concatenations of its keys and values, and returns their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parameters() -> list[relax.Var]:
 
 
 def step(join: Join = joined, besides: bool = False, dtype: str = "float32") -> IRModule:
-    """One attention behind two concatenations, which are results too; its regions are formed."""
+    """One attention after two concatenations that are also outputs, with its regions formed."""
     builder = relax.BlockBuilder()
     given = parameters()
     with builder.function("main", given):

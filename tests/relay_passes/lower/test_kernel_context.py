@@ -1,4 +1,4 @@
-"""What kernels are compiled in: fewer passes, the same code, and the caller's own settings."""
+"""The pass context of kernels: fewer passes, equal machine code, the caller's settings kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel families: equal layers are built once, and get the kernels that they would have alone."""
+"""Kernel families: similar layers are built once, and each gets the kernel it would have alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Format = tuple[float, int]
 
 
 def _layers(formats: list[Format]) -> IRModule:
-    """x -> dequantise, multiply, gelu, quantise, once for every scale and zero point."""
+    """x -> dequantise, multiply, gelu, quantise, once for each scale and zero point."""
     builder, rng = relax.BlockBuilder(), np.random.default_rng(0)
     x = relax.Var("x", relax.TensorType((ROWS, SIZE), "uint8"))
 
@@ -56,7 +56,7 @@ def _options(threads: int = 1, target: str | None = None) -> PipelineOptions:
 
 
 def _forms(mod: IRModule) -> Counter[int]:
-    """The kernels of a module, whatever their names are."""
+    """The kernels of a module without their names."""
     return Counter(
         tvm_ffi.structural_hash(plain(function))
         for _, function in mod.functions_items()
@@ -65,7 +65,7 @@ def _forms(mod: IRModule) -> Counter[int]:
 
 
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kernel is built as it is."""
+    """Turns families off: each kernel is built separately."""
     monkeypatch.setattr(kernel_families, "MOST_VAIN", 0)
 
 
@@ -83,7 +83,7 @@ def test_equal_layers_are_built_once(monkeypatch: pytest.MonkeyPatch, count: int
 
     monkeypatch.setattr(lower_regions, "emit_kernel", counted)
     lower_shared(_layers(DIFFERENT[:count]), _options(), [])
-    assert built == ["matmul", "matmul"]  # as it is, and with placeholders
+    assert built == ["matmul", "matmul"]  # once with numbers, once with placeholders
 
 
 @pytest.mark.parametrize("target", [None, "skx", "icx", "spr"])

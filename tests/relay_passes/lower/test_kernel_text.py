@@ -1,4 +1,4 @@
-"""Kernels as assembler text: what moves from one module to another, and what a key says."""
+"""Kernels as assembly text: what can move to another module, and what a key contains."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ retq
 
 
 def scaled(factor: float, name: str, threads: int = 1) -> tirx.PrimFunc:
-    """y = x * factor, in parallel, with checks of its arguments and memory of its own."""
+    """y = x * factor in parallel, with checks of arguments and an allocated buffer."""
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(x: T.Buffer((SIZE, SIZE), "float32"), y: T.Buffer((SIZE, SIZE), "float32")):
@@ -183,7 +183,7 @@ def test_what_cannot_be_moved_is_refused(line: str) -> None:
 
 
 def test_kernels_of_one_module_run(target: Target) -> None:
-    """Both have a function `__tvm_set_raised_6` and strings of the same labels."""
+    """Both have a function `__tvm_set_raised_6` and strings with the same labels."""
     pipeline = pipeline_for(2)
     kernels = {"first": scaled(2, "first", 2), "second": scaled(3, "second", 2)}
     texts = {

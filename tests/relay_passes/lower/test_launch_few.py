@@ -1,4 +1,4 @@
-"""Parallel loops that keep few threads busy: only these are woken, and all of the loop runs."""
+"""Parallel loops that keep few threads busy wake only these threads, and still run completely."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.relay_passes.graphs import TARGET
 from tir_schedules.core.emission import ALONE
 
 POOLS = (1, 2, 3, 4, 5, 6, 8, 32)
-LARGE = 5000  # elements that TVM takes from its workspace
+LARGE = 5000  # enough elements that TVM takes them from its workspace
 
 
 @T.prim_func(s_tir=True)
@@ -63,7 +63,7 @@ def compiled(function: tirx.PrimFunc, threads: int) -> Any:
 
 
 def run(code: Any) -> int:
-    """Checks the results, and says how many threads ran the loop of 5 passes."""
+    """Checks the results; returns how many threads ran the loop of 5 passes."""
     x = np.arange(20, dtype=np.float32)
     y, who = np.full(20, np.nan, np.float32), np.zeros(5, np.int64)
     code["kernel"](x, y, who)
@@ -72,9 +72,9 @@ def run(code: Any) -> int:
 
 
 def use_pool_of_tvm(threads: int) -> None:
-    """Has TVM's pool, where each task has a thread of its own; ours lets whoever is free do them.
+    """Uses TVM's thread pool, which gives each task its own thread; ours gives tasks to free ones.
 
-    Its workers are as many as TVM_NUM_THREADS says when the calling thread's pool is made.
+    Its number of workers is TVM_NUM_THREADS at the time the calling thread's pool is made.
     """
     cpus = sorted(os.sched_getaffinity(0))
     count = max(threads, int(os.environ.get("TVM_NUM_THREADS", 1)))
@@ -107,7 +107,7 @@ def test_every_pass_runs_once_on_any_pool() -> None:
 
 
 def launched(code: Any) -> list[int]:
-    """For every launch the number of threads that it asks for; 0 where that is all of them."""
+    """The number of threads that each launch asks for; 0 stands for all of them."""
     text = code.mod.inspect_source("ll")
     asked = []
     for count in re.findall(r"call i32 %\S+\(ptr (?:nonnull )?@\S+, ptr .*, i32 (\S+)\)", text):
@@ -128,7 +128,7 @@ def long_loop(
     x: T.Buffer((T.int64(9),), "float32"),
     y: T.Buffer((T.int64(5),), "float32"),
 ) -> None:
-    """y = x + 1 from an element on, counted by int64, as what scatters by indices of that type."""
+    """y = x + 1 from a given element on, counted by int64, as scatters with int64 indices do."""
     for i in T.parallel(T.int64(5)):
         with T.sblock("five"):
             y[i] = x[start[0] + i] + T.float32(1)
@@ -150,7 +150,7 @@ def test_on_two_threads_loops_wake_both() -> None:
 
 @T.prim_func(s_tir=True)
 def open_loop(count: T.int32, who: T.Buffer((4,), "int64"), y: T.Buffer((4,), "int64")) -> None:
-    """Which thread runs each of 4 passes; one does for a count of up to 7."""
+    """Records the thread of each of 4 passes; counts of up to 7 run on one thread."""
     T.attr(0, ALONE, count <= 7)
     for i in T.parallel(4):
         with T.sblock("pass"):
@@ -196,7 +196,7 @@ def test_a_library_launches_few_as_well(tmp_path: Path) -> None:
         with builder.dataflow():
             y = builder.emit_output(relax.op.nn.softmax(x))
         builder.emit_func_output(y)
-    # As many as one CPU may have; three of them are busy.
+    # One CPU allows 4 threads; three of them are busy.
     executable = tvm_hybrid.compile(builder.get(), num_threads=4)
     path = tmp_path / "softmax.so"
     executable.export(path)

@@ -1,4 +1,4 @@
-"""Independent kernels in one parallel region: found, estimated, explained, as exact as alone."""
+"""Independent kernels in one parallel region: found, estimated, explained, equal to the bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ runs_here = pytest.mark.isa("avx512")
 
 
 def head(x: relax.Expr, width: int, seed: int = 0) -> relax.Expr:
-    """A product of a few microseconds, mostly of reading its weight; one task."""
+    """A product of a few microseconds that mostly reads its weight, in one task."""
     k = int(x.ty.shape.values[-1])
     return op.nn.relu(op.matmul(x, constant(k, width, seed=seed)))
 
@@ -87,7 +87,7 @@ def test_two_products_become_one_kernel() -> None:
 
 
 def test_why_parts_stay_on_vectors_is_kept() -> None:
-    """Where there are tiles (AMX), that is part of the decision."""
+    """On a machine with AMX, the decision says why the parts stay on vectors."""
     _, [decision] = merged(heads, machine=Machine("sapphirerapids", isa_named("amx")))
     assert decision.function == "tvm_hybrid_side_by_side"
     assert decision.on_vectors == "AMX multiplies 8-bit integers and bfloat16, not float32"
@@ -101,7 +101,7 @@ def test_glue_in_between_does_not_count_as_depth() -> None:
 
 
 def assert_apart(body: Body, *shapes: tuple[tuple[int, ...], str], threads: int = 2) -> list[str]:
-    """Reasons of the kernels, none of which is merged."""
+    """Asserts that no kernels are merged; returns their reasons."""
     mod, decisions = merged(body, *shapes, threads=threads)
     assert "tvm_hybrid_side_by_side" not in kernels(mod)
     return [decision.reason for decision in decisions]
@@ -140,7 +140,7 @@ def four_rows(*xs: relax.Expr) -> list[relax.Expr]:
 
 
 def test_kernels_for_two_of_eight_threads_take_two_each() -> None:
-    """Two rows keep two threads busy; side by side four kernels keep eight busy."""
+    """Two rows keep two threads busy; four kernels side by side keep eight busy."""
     mod, [decision] = merged(four_rows, *FOUR, threads=8, machine=MACHINE)
     assert kernels(mod) == ["tvm_hybrid_side_by_side"]
     assert [part["threads"] for part in decision.config["parts"]] == [2] * 4
@@ -152,7 +152,7 @@ def test_kernels_for_two_of_eight_threads_take_two_each() -> None:
 
 
 def diamond(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
-    """Two kernels at each of two depths, crosswise; and what was first is needed early."""
+    """Two kernels at each of two depths with crossed inputs; an early result has another user."""
     emit = relax.BlockBuilder.current().emit
     a = emit(head(x, 300))
     early = emit(op.nn.softmax(a))
@@ -180,7 +180,7 @@ def test_results_are_those_of_the_kernels_one_by_one(
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parallel, "SIDE_BY_SIDE_SHARED", Least(us=-1e6))  # whatever it saves
+    monkeypatch.setattr(parallel, "SIDE_BY_SIDE_SHARED", Least(us=-1e6))  # merge whatever it saves
     mod = module(body, *shapes)
     rng = np.random.default_rng(0)
     arrays = [tvm.runtime.tensor(rng.standard_normal(shape).astype(F)) for shape, _ in shapes]
@@ -194,12 +194,12 @@ def test_results_are_those_of_the_kernels_one_by_one(
     assert any("side_by_side" in name for name in used[1] - used[0])
     assert not any("side_by_side" in name for name in used[0])
     for fine, coarse in zip(*results, strict=True):
-        # The same kernels, elsewhere: rows of one tile sum in the same order.
+        # Side by side, the kernels sum the rows of a tile in the same order.
         np.testing.assert_array_equal(coarse, fine)
 
 
 def test_equal_kernels_are_copied() -> None:
-    """Both calls share one kernel, which stands in the merged one twice."""
+    """Two calls of one kernel become two copies of it in the merged kernel."""
 
     def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
         return [head(x, 510), head(y, 510, seed=1)]
@@ -211,7 +211,7 @@ def test_equal_kernels_are_copied() -> None:
 
 @pytest.mark.isa("avx2")
 def test_weights_that_are_packed_for_other_tiles_stay_apart() -> None:
-    """Three threads would take other tiles than those that the weights are packed for."""
+    """On three threads, the kernels would need other tiles than their weights are packed for."""
     widths = (60, 15, 15)
     weights = [constant(60, n, seed=seed) for seed, n in enumerate(widths)]
     mod = module(lambda x: [op.matmul(x, w) for w in weights], ((2, 12, 60), "float32"))

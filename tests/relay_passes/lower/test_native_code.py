@@ -1,4 +1,4 @@
-"""Native code in groups: models of many kernels run, from memory and from a library."""
+"""Native code is compiled in groups: models of many kernels run, from memory and from a library."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_many_kernels_are_several_modules_that_run(executable: tvm_hybrid.Execut
 
 
 def test_kernels_that_all_have_exact_buffers_run() -> None:
-    """Such kernels are compiled apart; here nothing else is left."""
+    """Kernels with exact buffers are compiled separately; this model has no others."""
     build = OnnxBuilder(24)
     past, new = build.input("past", [2, 4, 8]), build.input("new", [2, 1, 8])
     build.output(build.node("TensorScatter", past, new), [2, 4, 8])
@@ -103,7 +103,7 @@ def test_a_failure_in_a_group_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
     def fail(module: tvm.IRModule, **rest: Any) -> Any:
         names = [str(gvar.name_hint) for gvar in module.get_global_vars()]
-        if "tvm_hybrid_matmul" in names:  # what TVM itself builds, with the model's function
+        if "tvm_hybrid_matmul" in names:  # the model's function, which TVM builds itself
             return build(module, **rest)
         raise ValueError("no code for this group")
 
@@ -113,7 +113,7 @@ def test_a_failure_in_a_group_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_large_weights_are_only_in_what_runs() -> None:
-    """TVM hashes what is in an executable, which a program that is kept never needs."""
+    """TVM hashes the contents of an executable; a kept program holds no large weights."""
     weight = np.eye(256, dtype=np.float32)
     assert weight.nbytes >= OUTSIDE_BYTES
     builder = relax.BlockBuilder()

@@ -1,4 +1,4 @@
-"""Large constants that functions take from outside."""
+"""Functions fetch large constants from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = np.arange(2, dtype=np.float32)
 
 
 def branching(constants: list[relax.Expr]) -> IRModule:
-    """condition -> (one, small) or (other, small); and a function that gives the large ones."""
+    """condition -> (one, small) or (other, small); a second function returns the large ones."""
     one, small, other = constants
     condition = relax.Var("condition", relax.TensorType((), "bool"))
     builder = relax.BlockBuilder()

@@ -1,4 +1,4 @@
-"""Weights that are parameters are packed by operators on them, as constants are at compile time."""
+"""Operators pack weights that are parameters as constants are packed at compile time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def product(x: relax.Expr, w: relax.Expr) -> relax.Expr:
 
 
 def regions_of(mod: IRModule, machine: Machine, inputs: int = 1) -> IRModule:
-    """The module with regions, its parameters behind the first ones weights."""
+    """The module with regions, in which inputs after the first ones are weights."""
     main = mod[MAIN].with_attr("num_input", inputs)
     mod = IRModule({**dict(mod.functions_items()), mod.get_global_var(MAIN): main})
     formed = partition(machine.isa, [], open_weights=True)(mod)
@@ -92,7 +92,7 @@ def test_the_packed_weight_of_every_convolution(
 def test_the_packed_weight_of_integers(
     cpu: str, dtype: str, zero: int | str, groups: int, weight: tuple[int, ...]
 ) -> None:
-    """With the terms of zero points behind it, which differ at the edges of an image."""
+    """The packed weight includes the terms of zero points, which differ at an image's edges."""
     machine = Machine(cpu, isa_named(CPUS[cpu]))
 
     def body(x: relax.Expr, z: relax.Expr, w: relax.Expr) -> relax.Expr:
@@ -112,7 +112,7 @@ def test_the_packed_weight_of_integers(
 
 
 def test_a_weight_that_two_read_alike_is_packed_once() -> None:
-    """Convolutions of other strides over other images may want the same layout."""
+    """Convolutions with other strides over other images may share one packed weight."""
     machine = Machine("znver4", isa_named("avx512"))
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
 
@@ -139,7 +139,7 @@ def test_a_weight_that_two_read_alike_is_packed_once() -> None:
 
 
 def check_packing(region: Region, machine: Machine, dtype: str) -> None:
-    """The second input, packed by operators, is what it is as a constant."""
+    """The second input packed by operators equals its packing as a constant."""
     template = template_for(region.op)
     packing = template.packing
     assert packing is not None

@@ -1,4 +1,4 @@
-"""A partitioned module says which kernels its functions will be, and what it leaves."""
+"""A partitioned module says which kernels its functions become, and which fallbacks remain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.relay_passes.graphs import TARGET, constant, module
 
 
 def body(x: relax.Expr) -> relax.Expr:
-    """A product, a view of it, and what no template takes."""
+    """A product, a view of it, and an operator that no template takes."""
     product = relax.op.nn.relu(relax.op.matmul(x, constant(16, 24)))
     flat = relax.op.reshape(product, (1, 96))
     return relax.op.cumsum(flat, axis=1)

@@ -1,4 +1,4 @@
-"""Renamed kernels: every name has the suffix, decisions follow, and the model computes the same."""
+"""Renamed kernels all have the suffix, decisions follow, and results stay."""
 
 from __future__ import annotations
 

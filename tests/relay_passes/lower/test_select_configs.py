@@ -1,4 +1,4 @@
-"""Select: what is compiled for a machine depends on whether its numbers are guessed or measured."""
+"""What is compiled for a machine depends on whether its numbers are guessed or measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SQUARE = conv_region((32, 32), 48, 48, (3, 3), padding=(1, 1, 1, 1), op="conv2d_
 
 
 def machine(tmp_path: Path, kind: str) -> Machine:
-    """The base's numbers, as a user's description states them."""
+    """A machine by a user's description with the base's numbers, each of this kind."""
     stated = {name: describe(BASE).numbers[name].value for name in WEIGHED}
     numbers = {name: {"value": v, "kind": kind, "source": "a test"} for name, v in stated.items()}
     path = tmp_path / f"{kind}.json"
@@ -32,7 +32,7 @@ def machine(tmp_path: Path, kind: str) -> Machine:
 
 
 def known(unknown: Machine) -> Description:
-    """The numbers of a machine, as if they were measured."""
+    """The description with all of its numbers as measured ones."""
     values = {name: unknown.description.numbers[name].value for name in WEIGHED}
     return unknown.description.with_numbers(values, "measured", "a test")
 
@@ -61,7 +61,7 @@ def test_measured_numbers_narrow_the_candidates_to_the_default(
 
 
 def test_what_is_compiled_on_guesses_loses_least_at_worst(tmp_path: Path) -> None:
-    """Blocks that are best by the guess alone leave L2 if it is smaller."""
+    """The best blocks by the guess alone do not fit L2 if it is smaller."""
     measured, guessed = machine(tmp_path, "measured"), machine(tmp_path, "guess")
     estimate, machines = template_for(SQUARE.op).estimate, plausible(guessed)
     best = [choose(SQUARE, replace(each, description=known(each)), None)[0] for each in machines]

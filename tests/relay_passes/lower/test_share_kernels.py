@@ -1,4 +1,4 @@
-"""Shared kernels: those alike but for numbers become one; results do not change by a bit."""
+"""Kernels that differ only in numbers become one; results do not change by a bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, SIZE = 5, 32
 
 
 def _layers(numbers: list[tuple[float, float]]) -> tvm.IRModule:
-    """x -> relu(tanh(x @ w) * a + b), for every pair of numbers, each with its weights."""
+    """x -> relu(tanh(x @ w) * a + b) for every pair of numbers, each with its own weight."""
     builder, rng = relax.BlockBuilder(), np.random.default_rng(0)
     x = relax.Var("x", relax.TensorType((ROWS, SIZE), "float32"))
     with builder.function("main", [x]):
@@ -31,7 +31,7 @@ def _layers(numbers: list[tuple[float, float]]) -> tvm.IRModule:
                 value = builder.emit(relax.op.tanh(value))
                 value = builder.emit(relax.op.multiply(value, relax.const(scale)))
                 value = builder.emit(relax.op.add(value, relax.const(shift)))
-                value = builder.emit(relax.op.nn.relu(value))  # no number goes into a weight
+                value = builder.emit(relax.op.nn.relu(value))  # keeps numbers out of weights
             output = builder.emit_output(value)
         builder.emit_func_output(output)
     return builder.get()
@@ -51,7 +51,7 @@ def test_kernels_that_differ_in_numbers_are_one_and_compute_the_same(
 ) -> None:
     options = PipelineOptions(resolve_target(None), fusion="fine")
     mod = _layers([(0.5, 0.25), (0.3, 0.0), (0.7, -0.0), (-0.1, 0.5)])
-    monkeypatch.setattr(kernel_families, "MOST_VAIN", 0)  # lower_regions shares none
+    monkeypatch.setattr(kernel_families, "MOST_VAIN", 0)  # so that lower_regions shares no kernel
     shared = compile_module(mod, options)
     identity = tvm.ir.transform.Sequential([])
     monkeypatch.setattr(pipeline, "share_kernels", lambda decisions: identity)

@@ -1,4 +1,4 @@
-"""Skip checks: kernels of the program's own tensors do not check them; all others do."""
+"""Kernels of the program's own tensors skip argument checks; all others keep them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, SIZES = 4, (16, 24, 32, 16)
 
 
 def _products(rows: int | str) -> IRModule:
-    """Three products; only the one in the middle sees neither the input nor the output."""
+    """Three products; only the middle one reads no input and writes no output."""
     builder = relax.BlockBuilder()
     shape = [tvm.tirx.Var(rows, "int64") if isinstance(rows, str) else rows, SIZES[0]]
     x = relax.Var("x", relax.TensorType(shape, "float32"))
@@ -63,7 +63,7 @@ def test_wrong_inputs_are_still_refused() -> None:
 
 @tvm.script.ir_module
 class Lowered:
-    """As the virtual machine wants it, with kernels called in different ways."""
+    """A module as the virtual machine expects it, whose kernels are called in different ways."""
 
     @T.prim_func(s_tir=True)
     def own(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")) -> None:

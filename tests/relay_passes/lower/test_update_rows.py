@@ -1,4 +1,4 @@
-"""Caches of fixed size get a kernel of their own."""
+"""Updates of caches of fixed size become a kernel of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def written(new: te.Tensor, before: te.Tensor, past: te.Tensor) -> te.Tensor:
 
 
 def module(marked: bool, columns: tirx.Expr | int = 8) -> IRModule:
-    """new, before, past -> two functions of them."""
+    """main(new, before, past), which calls one kernel, marked as a row update or not."""
     builder = relax.BlockBuilder()
     past = rows("past", 9, columns)
     batch = past.ty.shape[0]

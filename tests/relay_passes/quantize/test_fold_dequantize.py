@@ -1,4 +1,4 @@
-"""Biases are dequantised at compile time, weights are not."""
+"""Biases are dequantised at compile time; weights stay quantised."""
 
 from __future__ import annotations
 

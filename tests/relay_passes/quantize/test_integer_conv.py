@@ -1,4 +1,4 @@
-"""Convolutions of two dequantised tensors become integer convolutions, exact bit by bit."""
+"""Convolutions of two dequantised tensors become integer convolutions, exact to the bit."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ BIAS = RNG.integers(-9000, 9000, 5).astype(np.int32)
 
 
 def conv2d(x: relax.Expr, w: relax.Expr, dtype: str = "float32", **attrs: Any) -> relax.Expr:
-    """Channels last, padded unevenly."""
+    """A convolution in channels-last layout, padded unevenly."""
     attrs = {"strides": [2, 1], "padding": [1, 0, 1, 2], **attrs}
     return op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO", out_dtype=dtype, **attrs)
 
 
 def factors(x: relax.Expr) -> relax.Expr:
-    """The f32 convolution of a dequantised tensor and a weight with scales of channels."""
+    """The f32 convolution of a dequantised tensor and a weight with scales per channel."""
     return conv2d(dequantize(x, 0.3, 7), dequantize(relax.const(W), SCALES, [0] * 5, "int8", 3))
 
 
 def sums(x: relax.Expr, w: np.ndarray = W, zero: int = 7) -> relax.Expr:
-    """The integer convolution."""
+    """The integer convolution, which gives int32 sums."""
     centred = op.subtract(op.astype(x, "int32"), constant(zero, "int32"))
     return conv2d(centred, op.astype(relax.const(w), "int32"), "int32")
 
@@ -65,7 +65,7 @@ def test_a_convolution_of_integers() -> None:
 
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("uint8", 128)])
 def test_a_weight_that_is_no_constant(dtype: str, zero: int) -> None:
-    """Less its zero point it fits in int8, whatever it is."""
+    """A weight minus its zero point must fit in int8 for every value of its type."""
 
     def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
         return conv2d(dequantize(x, 0.3, 7), dequantize(w, SCALES, [zero] * 5, dtype, 3))
@@ -127,7 +127,7 @@ def test_a_product_that_is_needed_without_its_bias() -> None:
 
 
 def test_a_weight_beyond_int8_is_a_sum() -> None:
-    """uint8 less a zero point: -30..225, and two weights that add up to it."""
+    """uint8 minus a zero point is -30..225, so two int8 weights add up to it."""
     w = RNG.integers(0, 255, W.shape, np.uint8, endpoint=True)
     wide = w.astype(np.int32) - 30
     first = np.clip(wide, -128, 127)
@@ -176,7 +176,7 @@ def test_what_stays(case: str) -> None:
 
 
 def test_a_sum_beyond_32_bits_stays() -> None:
-    """255 * 127 * 66313 > 2^31; with a weight known to be small, it fits."""
+    """255 * 127 * 66313 > 2^31; with a constant weight of small values the sum fits."""
     x = ((1, 1, 1, 66313), "uint8")
     for value, left in ((127, 1), (3, 0)):
         w = constant(np.full((1, 1, 66313, 1), value), "int8")
@@ -203,7 +203,7 @@ OPERATORS = {3: op.nn.conv1d, 4: op.nn.conv2d, 5: op.nn.conv3d}
 @pytest.mark.parametrize(("x_type", "w_type"), [("uint8", "int8"), ("int8", "uint8")])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_bit_by_bit(form: str, x_type: str, w_type: str) -> None:
-    """Zero points anywhere in the range, of the weight for each channel; with a bias."""
+    """Zero points over the whole range, those of the weight per channel; with a bias."""
     x_shape, w_shape, attrs = FORMS[form]
     rng = np.random.default_rng(7)
     count, rank = w_shape[-1], len(x_shape)
@@ -252,7 +252,7 @@ def test_channels_first() -> None:
 
 
 def test_a_transposed_convolution() -> None:
-    """Each value is added, times the weight, to where its window lies in the result."""
+    """Each value times the weight is added to its window of the result."""
     x, w = RNG.integers(0, 255, (1, 2, 3, 3), np.uint8), W[:2, :2, :2].transpose(2, 3, 0, 1)
     assert w.shape == (2, 5, 2, 2)
 

@@ -1,4 +1,4 @@
-"""Products of two dequantised tensors become integer products, exact bit by bit."""
+"""Products of two dequantised tensors become integer products, exact to the bit."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_weight_with_scales_and_zero_points_of_columns() -> None:
 
 
 def test_equal_scales_of_an_axis_are_one() -> None:
-    """Even along K, where different ones could not be taken out of the sum."""
+    """Equal scales along K count as one scale; different ones could not leave the sum."""
     before = module(
         lambda a, w: op.matmul(dequantize(a, [0.3] * 6, [7] * 6), dequantize(w, 0.2, 0, "int8")),
         A,
@@ -144,7 +144,7 @@ def test_scales_and_zero_points_of_run_time(shape: tuple[int, ...]) -> None:
 def test_every_combination_bit_by_bit(
     a_type: str, w_type: str, per_column: bool, batched: bool
 ) -> None:
-    """Zero points anywhere in the range; batches with batches as in attention."""
+    """Zero points over the whole range; batches by batches as in attention."""
     rng = np.random.default_rng(7)
     rows, columns = (3, 2, 7, 19), ((3, 2) if batched else ()) + (19, 11)
     parameters: list[dict[str, Any]] = []
@@ -199,7 +199,7 @@ def test_scales_inside_the_sum_stay(case: str) -> None:
 
 
 def test_a_sum_beyond_32_bits_stays() -> None:
-    """255 * 255 * 33026 > 2^31; with the weight known to be small, it fits."""
+    """255 * 255 * 33026 > 2^31; with a constant weight of small values the sum fits."""
     depth = 33026
     parameters = (((1, depth), "uint8"), ((depth, 1), "uint8"))
     before = module(
@@ -234,7 +234,7 @@ def test_a_vector_and_a_float_operand_stay() -> None:
 
 
 def attention(q8: relax.Expr, k8: relax.Expr) -> relax.Expr:
-    """Attention as a quantiser writes it: every operator between two conversions."""
+    """Attention as a quantiser writes it: every operator between dequantize and quantize."""
 
     def heads(x: relax.Expr, order: list[int]) -> relax.Expr:
         return op.permute_dims(op.reshape(x, (2, 8, 3, 4)), order)
@@ -270,6 +270,6 @@ def test_attention_moves_and_multiplies_8_bit_integers() -> None:
     }
     assert types["matmul"] == ["int32"] * 3
     assert types["permute_dims"] == ["uint8"] * 4
-    # What stood around the permutation of the result met its inverse.
+    # The conversions around the permutation of the result cancelled.
     assert len(types["quantize"]) == 5
     assert operators(before)["quantize"] == 6

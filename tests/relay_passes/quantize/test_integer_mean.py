@@ -1,4 +1,4 @@
-"""Means of dequantised tensors become exact integer sums, scaled."""
+"""Means of dequantised tensors become exact integer sums with a scale."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _mean_of_windows(
 
 
 def test_what_stays() -> None:
-    """Rounded up sizes, scales of an axis, scales of run time, windows of an adaptive pool."""
+    """Sizes rounded up, scales per axis, scales at run time, and windows of an adaptive pool."""
     q = (SHAPE, "uint8")
     several = module(lambda x: op.mean(dequantize(x, [0.1, 0.2, 0.3], [0] * 3), [1]), q)
     ceil = module(

@@ -1,4 +1,4 @@
-"""Quantising goes up past what only moves elements, and past nothing else."""
+"""Quantisation moves up past operators that only move elements, and past no others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Move = Callable[[relax.Expr], relax.Expr]
 
 
 def lift_quantize() -> ir.transform.Pass:
-    """Parts of a split are a tuple on the way."""
+    """The rule, with the one that opens tuples: parts of a split are a tuple in between."""
     return rules("lifted", [move_quantization.lift_quantize, open_tuples])
 
 
@@ -39,7 +39,7 @@ def turn(x: relax.Expr) -> relax.Expr:
     return op.permute_dims(x, [2, 0, 1])
 
 
-# The operator, and where axis 1 of its argument is in its result.
+# The operator, and the axis of its result that was axis 1 of its argument.
 MOVES: dict[str, tuple[Move, int]] = {
     "reshape": (lambda x: op.reshape(x, (2, 4, 1, 3)), 1),
     "permute_dims": (turn, 2),
@@ -102,7 +102,7 @@ def test_an_axis_that_is_not_there_above_stops_it(move: Move, axis: int) -> None
 
 
 def quantized_shape(mod: IRModule) -> list[int]:
-    """Shape of what main quantises, extents of 1 left out."""
+    """The shape of the tensor that main quantises, without extents of 1."""
     values = [binding.value for binding in mod["main"].body.blocks[0].bindings]
     (call,) = [value for value in values if op_name(value) == "relax.quantize"]
     return [int(extent) for extent in call.ty.shape if int(extent) != 1]
@@ -122,7 +122,7 @@ def test_what_stops_it(stop: Move) -> None:
 
 
 def test_a_concat_along_the_scales_stops_it() -> None:
-    """Each part has scales of its own."""
+    """Quantisation stays below, although each part would have its own scales."""
     scales, zeros = np.arange(1, 9) / 9, np.arange(8)
 
     def body(x: relax.Expr, y: relax.Expr) -> relax.Expr:
@@ -201,7 +201,7 @@ def test_a_split_into_parts_quantised_otherwise_stays() -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("per_axis", [False, True])
 def test_meets_a_dequantisation(dtype: str, per_axis: bool) -> None:
-    """All 256 integers come back, for scales over the whole range that is taken."""
+    """All 256 integers come back, for scales over the whole range that the rule accepts."""
     axis = 1
     scale = [3e-30, 0.1, 1 / 3, 7e29] if per_axis else 0.017
     shape = ((64, 4), dtype)
@@ -223,7 +223,7 @@ def test_another_quantisation_stays(scale: float, zero: int, dtype: str) -> None
 
 
 def test_a_head_of_attention() -> None:
-    """Through a permutation, a reshape and a dequantisation that sinks; nothing f32 is left."""
+    """Quantisation passes a permutation and a reshape, and cancels a dequantisation."""
 
     def before(q: relax.Expr) -> relax.Expr:
         heads = op.permute_dims(dequantize(q, 0.3, 7), [0, 2, 1])
@@ -278,7 +278,7 @@ def test_a_clip_with_other_uses_stays() -> None:
 def random_move(
     rng: np.random.Generator, x: relax.Expr, shape: list[int]
 ) -> tuple[relax.Expr, list[int]]:
-    """An operator that moves elements, and its result's shape."""
+    """An operator that moves elements, and the shape of its result."""
     kind = rng.integers(5)
     if kind == 0:
         order = [int(axis) for axis in rng.permutation(len(shape))]

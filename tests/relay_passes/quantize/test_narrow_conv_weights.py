@@ -1,4 +1,4 @@
-"""Integer convolutions get int8 weights without a zero point, or a sum of several."""
+"""Weights of integer convolutions become int8 without a zero point, or sums of int8 weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions whose scale and quantisation become factors: their form, meaning and bits."""
+"""Regions that scale and quantise become regions that requantise by factors, to the bit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def real(acc: relax.Expr, scales: np.ndarray | float = SCALES) -> relax.Expr:
 
 
 def one_region(body: Body, *shapes: tuple[tuple[int, ...], str]) -> tuple[IRModule, Region]:
-    """The module with its only region requantised; what it means and computes stays the same."""
+    """The module with its only region requantised; its meaning and its kernel's bits stay."""
     mod = module(body, *(shapes or (X,)))
     result = requantize()(partitioned(mod)[0])
     relax.analysis.well_formed(result)
@@ -95,7 +95,7 @@ def test_a_convolution() -> None:
 
 
 def test_two_calls_with_different_weights_share_a_region() -> None:
-    """Their functions differ in the constants that they keep as their meaning."""
+    """Functions that differ only in the constants of their meaning have one region."""
     other = relax.const(RNG.integers(-128, 128, (6, 32)).astype(np.int8))
 
     def body(q: relax.Expr) -> list[relax.Expr]:

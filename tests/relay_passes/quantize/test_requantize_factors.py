@@ -1,4 +1,4 @@
-"""Factors that requantise: the same integers as the operators, for every sum."""
+"""Factors for requantisation give the integers of the operators for every sum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ slopes = st.floats(-10, 0)  # logarithms to base 2
 
 
 class Operators:
-    """f32(a) * scale, quantised; one column for each scale."""
+    """f32(a) * scale, then quantised, with one column for each scale."""
 
     def __init__(self, scales: np.ndarray, out_scale: float, dtype: str, zero: int) -> None:
         self.scales, self.out_scale = scales.astype(F32), F32(out_scale)
@@ -44,7 +44,7 @@ class Operators:
 
 
 def around_the_steps(operators: Operators, low: int, high: int) -> np.ndarray:
-    """Sums next to every place where an integer changes, the ends, and some between."""
+    """Sums next to every place where the integer changes, both ends, and random sums between."""
     steps = (np.arange(-260, 260) + 0.5)[:, None] / operators.slope
     near = np.floor(steps)[None] + np.arange(-12, 13)[:, None, None]
     rng = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def test_found_factors_give_the_same_integers(
 
 
 def test_every_sum() -> None:
-    """Nothing is left out: all 2^17 sums of eight columns."""
+    """All 2^17 sums of eight columns."""
     rng = np.random.default_rng(1)
     found = 0
     for _ in range(6):
@@ -86,8 +86,8 @@ def test_every_sum() -> None:
 def test_steps_of_few_sums_always_have_factors(
     slope: float, out: float, kind: tuple[str, int]
 ) -> None:
-    """With up to 32 sums a step, roundings of the operators show at ties alone: exact ones, which
-    an odd zero point turns to the other side, and where three roundings may make or break one."""
+    """With up to 32 sums a step, the operators' roundings show only at ties: exact ties that
+    an odd zero point turns the other way, and ties that three roundings make or break."""
     operators = Operators(np.array([2.0 ** (slope + out)]), 2.0**out, *kind)
     factors = operators.factors(-1000, 1000)
     sums = np.arange(-1000, 1001)
@@ -137,7 +137,7 @@ def test_a_step_that_is_off_by_one_sum_is_noticed(change: int) -> None:
 
 
 def test_other_staircases_are_left() -> None:
-    """A clip that the type's ends do not swallow, and a function that is no line."""
+    """A clip within the range of the type, and a function that is not linear, have no factors."""
     ends = (np.array([-1000]), np.array([1000]))
 
     def clipped(sums: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Products of tensors with a scale for every row, by 8-bit weights: sums of integers."""
+"""Products of tensors with a scale per row by 8-bit weights become integer products."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_rows_that_are_reshaped() -> None:
 
 
 def test_zero_points_of_the_weight() -> None:
-    """What is summed for a row's zero point is the weight less its own."""
+    """The term of a row's zero point sums the weight minus the weight's zero point."""
     values = RNG.integers(0, 255, (6, 4), np.uint8, endpoint=True)
     before = module(lambda q, s, z: op.matmul(rows(q, s, z), weight(values, 99)), Q, ROWS, ROWS)
     q, s = RNG.integers(-128, 127, Q[0], np.int8), RNG.random(ROWS[0], np.float32)
@@ -101,7 +101,7 @@ def test_what_stays(values: np.ndarray, depth: int, axis: int, reason: str) -> N
 
 
 def test_rows_that_are_cut_stay() -> None:
-    """A row of the product has elements of two rows, with a scale each."""
+    """Each row of the product has elements of two rows with different scales."""
     cut = dequantize(relax.const(W.reshape(3, 8)), [0.1] * 8, [0] * 8, "int8", 1)
     mod = module(lambda q, s: op.matmul(op.reshape(rows(q, s), (12, 3)), cut), Q, ROWS)
     assert_stays(mod, row_scales()())

@@ -1,4 +1,4 @@
-"""Dequantising goes down past what only moves elements, and past nothing else."""
+"""Dequantisation moves down past operators that only move elements, and past no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ op = relax.op
 
 
 def sink_dequantize() -> ir.transform.Pass:
-    """Parts of a split are a tuple on the way."""
+    """The rule, with the one that opens tuples: parts of a split are a tuple in between."""
     return rules("sunk", [move_quantization.sink_dequantize, open_tuples])
 
 
@@ -61,7 +61,7 @@ def test_one_scale_for_all(name: str) -> None:
     assert_same_bits(before, after)
 
 
-# Where axis 1 of [2, 4, 3] is afterwards; None if it is there no longer.
+# The axis of the result that was axis 1 of [2, 4, 3]; None if there is none.
 AXES = {
     "reshape": None,
     "permute_dims": 2,
@@ -177,7 +177,7 @@ def pool(x: relax.Expr, **options: object) -> relax.Expr:
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("axis", [None, 1])
 def test_the_largest_of_a_window(dtype: str, axis: int | None) -> None:
-    """Padding is the least number of either type."""
+    """A maximum sinks; padding is the lowest number of either type."""
     image = ((2, 3, 7, 6), dtype)
     scale, zero = (0.3, -1 if dtype == "int8" else 9) if axis is None else ([0.1, 0.2, 0.3], 4)
     padded = {"padding": (1, 1, 2, 0)}
@@ -220,7 +220,7 @@ def test_padding_adds_zero_points(mode: str) -> None:
 
 
 def test_padding_that_stays() -> None:
-    """With another number, and of a tensor whose zero points differ."""
+    """Padding with another number, and padding of a tensor with different zero points."""
     ones = module(lambda q: op.nn.pad(dequantize(q, 0.3, -7, "int8"), PADS, "constant", 1.0), IMAGE)
     axis = module(
         lambda q: op.nn.pad(dequantize(q, [1, 2, 3], [1, 2, 3], "int8", 3), PADS, "constant"), IMAGE

@@ -1,5 +1,4 @@
-"""TVM's own DynamicQuantizeLinear becomes the chain that is recognised; what only looks like it
-does not."""
+"""TVM's own DynamicQuantizeLinear becomes the chain that is recognised; look-alikes stay."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def as_imported(
     dtype: str = "uint8",
     negated: bool = True,
 ) -> tuple[relax.Var, ...]:
-    """What TVM's importer writes; `other` is a second tensor whose minimum is taken."""
+    """The chain that TVM's importer writes; the options make look-alikes."""
     zero = relax.const(0.0, "float32")
     high = builder.emit(op.maximum(zero, builder.emit(op.max(x, axis=axis))))
     smallest = op.min(x if other is None else other, axis=axis)
@@ -66,7 +65,7 @@ def test_the_chain_becomes_ours() -> None:
     found = [match_dynamic_quantize(graph, i) for i in range(len(graph.bindings))]
     (chain,) = [match for match in found if match is not None]
     assert chain.x.same_as(after["main"].params[0])
-    # All of it, and nothing else is left.
+    # The chain has all bindings.
     assert chain.positions == tuple(range(len(graph.bindings)))
     ours = function(lambda builder, x: emit_dynamic_quantize(builder, x))
     written = DataflowGraph(ours["main"].body.blocks[0])

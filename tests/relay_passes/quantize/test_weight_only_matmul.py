@@ -45,7 +45,7 @@ def test_blocks_of_a_whole_column(dtype: str, scale: ArrayLike, zero: ArrayLike)
             value = op.subtract(value, constant(zeros, "float32"))
         return op.matmul(x, op.reshape(op.multiply(value, constant(row, "float32")), (6, 4)))
 
-    # Constants are not folded here: what is tested is how the weight is written.
+    # Constants are not folded, so that the operators of the weight stay visible.
     before = module(lambda x: op.matmul(x, dequantize(q, scale, zero, dtype, 1)), X)
     mod = weight_only_matmul()(before)
     names = [str(binding.value.op.name) for binding in mod["main"].body.blocks[0].bindings]

@@ -1,4 +1,4 @@
-"""Attention as exporters write it, through all passes: one region, its operands where they lie."""
+"""Attention as exporters write it becomes one region that reads its operands in place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mixed(scores: relax.Expr, v: relax.Expr) -> relax.Expr:
 
 
 def gpt2(x: relax.Expr) -> relax.Expr:
-    """One projection cut in three; divided; a constant condition of bools."""
+    """One projection split in three; divided scores; a constant boolean condition."""
     parts = op.split(linear(x, 1, 3 * H), 3, 2)
     q, k, v = (heads(parts[i]) for i in range(3))
     scores = op.divide(op.matmul(q, transposed(k)), number(4.0))
@@ -60,13 +60,13 @@ def gpt2(x: relax.Expr) -> relax.Expr:
 
 
 def bert(x: relax.Expr, mask: relax.Expr) -> relax.Expr:
-    """Divided; a mask of keys."""
+    """Divided scores; a mask of keys."""
     q, k, v = (heads(linear(x, i)) for i in range(3))
     return mixed(op.add(op.divide(op.matmul(q, transposed(k)), number(4.0)), mask), v)
 
 
 def vit(x: relax.Expr) -> relax.Expr:
-    """The root of the scale on both sides, as PyTorch's own attention is exported."""
+    """The root of the scale on q and on k, as PyTorch's own attention is exported."""
     q, k, v = (heads(linear(x, i)) for i in range(3))
     return mixed(op.matmul(op.multiply(q, number(0.5)), op.multiply(transposed(k), number(0.5))), v)
 
@@ -138,13 +138,13 @@ FORMS: dict[str, tuple[Body, tuple[tuple[tuple[int, ...], str], ...], int | None
     "pytorch": (pytorch, (X,), 0),
     "whisper": (whisper, (X,), None),
 }
-# What is left beside regions: rotations, which no region takes.
+# Operators that stay outside regions: rotary embeddings, which no region takes.
 ROTATION = {"reshape", "permute_dims", "strided_slice", "negative", "concat", "multiply", "add"}
 
 
 @cache
 def attention(name: str, precision: str) -> Region:
-    """The one attention region of a form."""
+    """The only attention region of a form."""
     body, inputs, _ = FORMS[name]
     options = PipelineOptions(TARGET, precision=precision)
     found = [r for r in collect_regions(module(body, *inputs), options) if r.op == "attention"]

@@ -1,4 +1,4 @@
-"""Regions of bfloat16 products: what is rounded on the way, and what is stored."""
+"""Regions of bfloat16 products: what they round inside, and what they store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def product(a: relax.Expr, b: relax.Expr = WEIGHTS[0]) -> relax.Expr:
 
 
 def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:
-    """The regions of a body, in order; their functions mean what it meant."""
+    """The regions of a body, in order; their functions must compute what the body does."""
     mod = module(body, *shapes)
     result = partition(ISA, [])(mod)
     relax.analysis.well_formed(result)
@@ -137,7 +137,7 @@ def test_an_activation_is_read_as_f32_and_the_other_as_bfloat16() -> None:
 
 
 def test_rounding_stays_in_the_epilogue() -> None:
-    """A chain of layers in bfloat16: only bfloat16 tensors pass from one to the next."""
+    """Only bfloat16 tensors pass between layers of bfloat16."""
     square = [relax.const(RNG.standard_normal((6, 6)).astype(BFLOAT16)) for _ in range(2)]
     bias = relax.const(RNG.standard_normal(6).astype(BFLOAT16))
 
@@ -168,7 +168,7 @@ def test_rounding_for_the_next_product_is_left_to_it() -> None:
 
 
 def test_a_residual_that_is_stored_as_bfloat16() -> None:
-    """Is widened in the registers of the product that it is added to."""
+    """The product that adds the residual widens it in registers."""
 
     def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
         stored = narrow(op.nn.relu(y))

@@ -40,7 +40,7 @@ LEAST_BFLOAT16 = -255 * 2.0**120
 
 
 def test_finite_numbers_hide_if_they_are_lowest_and_every_query_sees_a_key() -> None:
-    """A score of -1e4, of -65504 (float16's least) or of -1e30 may be that of a visible key."""
+    """Scores of -1e4, -65504 (float16's lowest) or -1e30 may belong to a visible key."""
     assert LEAST < LEAST_BFLOAT16 < LOWEST
     for number in (LEAST, LEAST / 2, LEAST_BFLOAT16, LOWEST):
         assert diagonal(mask(1, number)) is None
@@ -149,7 +149,7 @@ def test_of_two_masks_the_narrower_counts_and_one_that_hides_nothing_is_dropped(
 
 
 def masked(*arrays: np.ndarray) -> int | None:
-    """The diagonal of scores to which these are added; None if a mask stays."""
+    """The diagonal of scores to which these arrays are added; None if a mask stays."""
     count = len(arrays)
     steps = [EpilogueOp("add", (count + i if i else 0, i + 1)) for i in range(count)]
     region = scores(*steps, operands=count)
@@ -209,7 +209,7 @@ def test_conditions(number: float, condition: int, hidden: bool) -> None:
 
 @pytest.mark.parametrize("last", ["past", "total"])
 def test_a_diagonal_may_be_a_size(last: str) -> None:
-    """Keys of past + n for n queries, or total; the last query sees all of them, or it depends."""
+    """The mask has past + n keys for n queries, or `total` keys with the diagonal total - n."""
     n, past, total = (tirx.Var(name, "int64") for name in ("n", "past", "total"))
     keys, diagonal = (past + n, past) if last == "past" else (total, total - n)
 

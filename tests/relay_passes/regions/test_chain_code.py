@@ -1,4 +1,4 @@
-"""Chains of dynamic rows copy little code: those that save the most calls for it stay."""
+"""Chains of dynamic rows copy little code: those that save the most calls for their code stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH = tirx.Var("batch", "int64")
 
 
 def widths(x: relax.Expr, sizes: Sequence[int], seed: int = 0) -> relax.Expr:
-    """relu(x @ w) of the width of x to each of some widths."""
+    """relu(x @ w), from the width of x to each of the widths in turn."""
     for number, n in enumerate(sizes):
         k = int(x.ty.shape[-1])
         x = emitted(op.nn.relu(emitted(op.matmul(x, constant(k, n, seed=seed + number)))))
@@ -35,7 +35,7 @@ def widths(x: relax.Expr, sizes: Sequence[int], seed: int = 0) -> relax.Expr:
 
 
 def apart(x: relax.Expr) -> relax.Expr:
-    """What no chain goes through: the rows of x in another order."""
+    """An operator that no chain contains: the rows of x in reverse order."""
     return emitted(op.flip(x, axis=0))
 
 
@@ -72,7 +72,7 @@ def test_static_layers_are_chains_whatever_they_copy() -> None:
 
 
 def test_a_chain_ends_before_it_copies_another_one() -> None:
-    """The second chain's kernel is the first one's; the normalisation stays apart."""
+    """Two equal chains share a kernel; the normalisation after them stays separate."""
 
     def body(x: relax.Expr) -> relax.Expr:
         x = widths(apart(widths(x, (32, 48, 16))), (32, 48, 16), 5)
@@ -85,11 +85,11 @@ def test_a_chain_ends_before_it_copies_another_one() -> None:
 
 @pytest.mark.parametrize(("others", "chained"), [(2, False), (10, True)])
 def test_a_program_may_grow_by_a_share(others: int, chained: bool) -> None:
-    """One copy of a product for one call, in a short program and in a long one."""
+    """One copied product for one saved call is too much in a short program, not in a long one."""
 
     def body(x: relax.Expr) -> relax.Expr:
         x = apart(widths(x, (16, 16)))
-        for number in range(others):  # kernels of their own
+        for number in range(others):  # each with its own kernel
             x = apart(widths(x, (96 + 16 * number,), 10 + number))
         return x
 
@@ -101,7 +101,7 @@ def test_a_program_may_grow_by_a_share(others: int, chained: bool) -> None:
 
 
 def test_few_copies_for_many_calls_stay_in_a_short_program() -> None:
-    """Rows of two symbols share the kernel of a product; each chain of three saves two calls."""
+    """Rows of two symbols share the kernel of a product; each of the four chains saves one call."""
 
     def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
         chains = [(x, 48, 0), (x, 48, 5), (y, 80, 10), (y, 80, 15)]
@@ -111,7 +111,7 @@ def test_few_copies_for_many_calls_stay_in_a_short_program() -> None:
     before = partition(MACHINE.isa, [])(module(body, *inputs))
     after = merge_chains(MACHINE)(before)
     chains = [region for region in regions(after) if region.parts]
-    copied = PART_LINES - KERNEL_LINES  # two kernels in place of three, for four calls
+    copied = PART_LINES - KERNEL_LINES  # two kernels replace three, for four saved calls
     assert copied <= 4 * MOST_LINES_A_CALL
     assert copied > MOST_GROWTH * (3 * (PART_LINES + KERNEL_LINES) + 4 * OTHER_LINES)
     assert len(chains) == 4
@@ -122,7 +122,7 @@ def test_few_copies_for_many_calls_stay_in_a_short_program() -> None:
 
 
 def test_a_part_that_three_chains_have_is_left_out_of_all() -> None:
-    """One chain less would free no code; the chain that copies nothing stays."""
+    """Dropping one chain would free no code; only the chain that copies nothing stays."""
 
     def body(x: relax.Expr) -> relax.Expr:
         x = apart(widths(apart(widths(x, (32, 48))), (16,), 2))

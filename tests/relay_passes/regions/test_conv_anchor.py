@@ -1,4 +1,4 @@
-"""Which regions convolutions become: templates, what is read in place, what is left and why."""
+"""Which regions convolutions become: templates, operands read in place, fallbacks with reasons."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_attributes_and_epilogue() -> None:
     ("weight", "groups", "template"),
     [
         ((3, 3, 1, 8), 8, "depthwise_conv2d"),
-        ((3, 3, 1, 16), 8, "conv2d"),  # two results from a channel
-        ((2, 40, 1, 8), 8, "conv2d"),  # too wide for the columns that the template keeps
+        ((3, 3, 1, 16), 8, "conv2d"),  # two results per channel
+        ((2, 40, 1, 8), 8, "conv2d"),  # too wide for the columns that the template buffers
         ((3, 3, 4, 8), 2, "conv2d"),
         ((3, 3, 8, 1), 1, "conv2d"),
     ],
@@ -101,7 +101,7 @@ def test_integers(zero: int | None) -> None:
 
 
 def test_what_is_left_has_a_reason() -> None:
-    """An unsigned weight that is an input, channels first, a zero point of the weight."""
+    """An unsigned weight that is an input, channels first, and a zero point of the weight."""
     for body, inputs, reason in [
         (
             lambda x, w: conv(x, w, out_dtype="int32"),

@@ -1,4 +1,4 @@
-"""Dynamic quantisation around products: who finds the range, and who reads it."""
+"""Dynamic quantisation around products: which kernel finds the range, and which ones read it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def formed(mod: IRModule) -> IRModule:
 
 
 def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:
-    """The regions of a body; they mean what it meant, and so do their kernels."""
+    """The regions of a body, which compute what the body does, as do their kernels."""
     mod = module(body, *(shapes or (X,)))
     result = formed(mod)
     relax.analysis.well_formed(result)
@@ -165,7 +165,7 @@ def test_several_products_read_one_range() -> None:
 
 
 def test_products_of_activations_read_ranges() -> None:
-    """Both factors are quantised dynamically; the weight's zero point is no constant."""
+    """Both factors are quantised dynamically; the region reads the first one's range."""
 
     def body(x: relax.Expr, y: relax.Expr) -> relax.Expr:
         a, a_scale, a_zero = dynamic(x)
@@ -205,7 +205,7 @@ def test_another_value_quantised_by_the_range_is_read_as_f32() -> None:
 
 
 def test_another_value_quantised_by_a_range_that_a_kernel_finds_itself() -> None:
-    """The range is a tensor nowhere; the other product is left to generic code."""
+    """The range is not a tensor, so the other product is left to generic code."""
 
     def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
         q, scale, zero = dynamic(x)
@@ -217,7 +217,7 @@ def test_another_value_quantised_by_a_range_that_a_kernel_finds_itself() -> None
 
 
 def test_a_value_quantised_with_the_scale_but_another_zero_point() -> None:
-    """The kernel reads both numbers of a range, or quantises with neither."""
+    """The kernel reads scale and zero point of a range, or quantises with neither."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         q, scale, zero = dynamic(x)
@@ -229,7 +229,7 @@ def test_a_value_quantised_with_the_scale_but_another_zero_point() -> None:
 
 
 def test_the_number_of_a_range_in_another_type_is_no_number_of_it() -> None:
-    """A zero point above 127 is another one as int8."""
+    """A zero point above 127 is another number in int8."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         q, scale, zero = dynamic(x)

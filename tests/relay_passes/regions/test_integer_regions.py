@@ -1,4 +1,4 @@
-"""Regions of integer products: what is read, what is quantised on the way, what is stored."""
+"""Regions of integer products: what they read, what they quantise inside, what they store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ X, Q = ((5, 6), F), ((5, 6), U8)
 def product(
     q: relax.Expr, w: relax.Expr = W, zero: ArrayLike = 0, w_zero: ArrayLike = 0
 ) -> relax.Expr:
-    """(q - zero) (w - w_zero) in int32; a zero point of 0 is left out."""
+    """(q - zero) (w - w_zero) in int32; a zero point of 0 has no subtraction."""
     factors = [
         op.subtract(op.astype(x, I32), constant(z, I32)) if np.any(z) else op.astype(x, I32)
         for x, z in ((q, zero), (w, w_zero))
@@ -52,7 +52,7 @@ def partitioned(mod: IRModule) -> tuple[IRModule, DecisionLog]:
 
 
 def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:
-    """The regions of a body, in order; they mean what it meant, and so do their kernels."""
+    """The regions of a body in order, which compute what the body does, as do their kernels."""
     mod = module(body, *shapes)
     result, _ = partitioned(mod)
     relax.analysis.well_formed(result)
@@ -126,7 +126,7 @@ def test_a_product_with_its_scale_becomes_one_function() -> None:
 
 
 def test_a_product_of_8_bit_tensors_needs_no_casts() -> None:
-    """TVM's own operator for it: out_dtype alone says that sums are int32."""
+    """TVM multiplies 8-bit tensors itself: out_dtype alone says that sums are int32."""
     (region,) = check(lambda q: op.matmul(q, W, out_dtype=I32), Q)
     assert region.op == "matmul"
     assert region.inputs == (Tensor((5, 6), U8), Tensor((6, 4), I8, True))
@@ -219,7 +219,7 @@ def test_what_is_quantised_for_one_product_is_read_as_f32() -> None:
 
 
 def test_what_is_computed_from_8_bits_is_stored_in_8_bits() -> None:
-    """Bytes in, bytes out: in f32 there would be four times as many between the kernels."""
+    """8-bit inputs give 8-bit results; f32 between kernels would be four times as many bytes."""
 
     def body(q: relax.Expr, row: relax.Expr) -> relax.Expr:
         gated = op.multiply(dequantize(q, 0.02, 7), row)
@@ -303,7 +303,7 @@ def test_a_residual_that_another_region_dequantises_is_read_as_f32() -> None:
 
 
 def test_one_weight_packed_for_two_zero_points() -> None:
-    """What is packed behind a weight depends on the zero point of what it is multiplied by."""
+    """The terms packed after a weight depend on the zero point of the other factor."""
     first, last = check(lambda q, p: [product(q, zero=9), product(p, zero=3)], Q, Q)
     assert first.inputs == last.inputs and first.attrs != last.attrs
 
@@ -339,7 +339,7 @@ def test_scales_of_columns_quantise_and_dequantise() -> None:
 
 
 def test_the_beginning_of_the_next_product_is_left_to_it() -> None:
-    """A region that took the cast to int32 would leave the next kernel without its 8 bits."""
+    """If the first region took the cast to int32, the next kernel would read no 8-bit tensor."""
     second = constant(RNG.integers(-128, 128, (4, 3)), I8)
 
     def body(q: relax.Expr) -> relax.Expr:

@@ -34,7 +34,7 @@ runs_here = pytest.mark.isa("avx512")
 
 
 def layers(x):
-    """Three layers; the first and the last are alike."""
+    """Four layers; the first and the last have equal shapes."""
     for width, (k, n) in enumerate([(20, 20), (20, 33), (33, 20)]):
         x = op.nn.relu(op.add(op.matmul(x, constant(k, n, seed=width)), constant(n)))
     return op.nn.relu(op.add(op.matmul(x, constant(20, 20, seed=9)), constant(20)))
@@ -74,7 +74,7 @@ def test_prepack_leaves_flat_weights_and_the_same_meaning() -> None:
         assert len(function.params[1].ty.shape.values) == 1
         assert CONFIG in function.attrs
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(F)
-    # Unpacking only moves values, so that both run the same scalar program.
+    # Unpacking only moves values, so both run the same scalar program.
     np.testing.assert_array_equal(run(plain, [x])[0], run(mod, [x])[0])
 
 
@@ -96,7 +96,7 @@ def test_the_whole_pipeline_against_numpy() -> None:
     main = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"]
     expected = run(module(layers, (SHAPE, F)), [x])[0]
     result = main(tvm.runtime.tensor(x)).numpy()
-    # Four f32 layers of K <= 33 in another order of summation.
+    # Four f32 layers of K <= 33, summed in another order.
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 

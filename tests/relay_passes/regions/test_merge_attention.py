@@ -1,4 +1,4 @@
-"""Which chains become one attention, and where it reads and writes."""
+"""Which chains become one attention, where it reads its operands and writes its result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MASK = ((2, 1, 1, S), F)
 
 
 def attention(q: Expr, k: Expr, v: Expr, *mask: Expr, scale: float = 0.5) -> Expr:
-    """Heads stored as [B, H, S, D] in, and out."""
+    """Attention of heads stored as [B, H, S, D], the result as well."""
     q, k, v = (normal(x) for x in (q, k, v))
     axes = [*range(len(k.ty.shape.values))]
     scores = op.matmul(q, op.permute_dims(k, [*axes[:-2], axes[-1], axes[-2]]))
@@ -64,12 +64,12 @@ def rows(x: Expr) -> Expr:
 
 
 def normal(x: Expr) -> Expr:
-    """An expression as a variable of the module being written, whose type is known."""
+    """Binds an expression, so that its type is known."""
     return relax.BlockBuilder.current().emit(x)
 
 
 def merged(body: Body, *shapes: tuple[tuple[int, ...], str]) -> tuple[IRModule, IRModule]:
-    """The module as written, and with its attentions merged."""
+    """The partitioned module, and the module with attentions merged."""
     mod = module(body, *shapes)
     result = merge_attention(ISA)(partition(ISA, [])(mod))
     relax.analysis.well_formed(result)
@@ -77,10 +77,10 @@ def merged(body: Body, *shapes: tuple[tuple[int, ...], str]) -> tuple[IRModule, 
 
 
 def check(body: Body, *shapes: tuple[tuple[int, ...], str], **attrs: Any) -> Region:
-    """The only region of a body, an attention: it means what the body does, where it is stored.
+    """The only region of a body is an attention that computes what the body does.
 
-    The strides are checked by the template's reference, which reads and writes by them, against
-    TVM's own kernels on the original module. `attrs` must be among the region's attributes.
+    The template's reference, which reads and writes by the strides, is compared with TVM's own
+    kernels on the original module. `attrs` must be among the region's attributes.
     """
     mod, result = merged(body, *shapes)
     (region,) = regions(result)
@@ -88,7 +88,7 @@ def check(body: Body, *shapes: tuple[tuple[int, ...], str], **attrs: Any) -> Reg
     assert {name: region.attrs.get(name) for name in attrs} == attrs
     arrays = [RNG.standard_normal(shape).astype(dtype) for shape, dtype in shapes]
     wanted = run(mod, arrays)
-    # The same operators in the same order; fused in other ways, so FMA may round once less.
+    # Operators and their order are equal; FMA in other fused kernels may round once less.
     assert_equal(run(result, arrays), wanted)
     values = dict(zip(result["main"].params, arrays, strict=True))
     *views, binding = result["main"].body.blocks[0].bindings
@@ -393,7 +393,7 @@ def test_bfloat16_and_what_is_rounded_on_the_way() -> None:
 
 
 def refusals(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[str]:
-    """Reasons why chains of a body stay apart."""
+    """The reasons why chains of a body are no attention."""
     _, result = merged(body, *shapes)
     found = regions(result)
     assert all(region.op != "attention" for region in found)
@@ -434,7 +434,7 @@ def test_a_softmax_along_another_axis_is_no_attention() -> None:
 
 
 def test_probabilities_that_are_permuted_are_no_attention() -> None:
-    """A row of the product sums over queries."""
+    """Each row of such a product sums over queries."""
 
     def body(q: Expr, k: Expr, v: Expr) -> Expr:
         probabilities = op.nn.softmax(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))))
@@ -493,7 +493,7 @@ def test_a_sink_is_read_by_head() -> None:
 
 @pytest.mark.parametrize("other", [{"first": 1}, {"kept": S + 1, "columns": 2}, {"columns": 2}])
 def test_other_columns_are_no_sink(other: dict[str, int]) -> None:
-    """The first column is dropped; two columns are; one of two is."""
+    """No sink: the first column is dropped, two columns are dropped, or one of two is."""
     _, result = merged(with_sink(**other), *SINKED[:2], ((2, H, other.get("kept", S), D), F),
                        SINKED[3])  # fmt: skip
     assert "attention" not in [region.op for region in regions(result)]
@@ -513,7 +513,7 @@ def test_keys_and_values_are_read_before_they_are_widened(narrow: str) -> None:
 
 @pytest.mark.parametrize("narrow", ["float16", B])
 def test_a_cast_that_is_needed_elsewhere_stays(narrow: str) -> None:
-    """A cast of bfloat16 is a kernel: two programs cannot have it."""
+    """A cast from bfloat16 with another user is a kernel of its own, so attention reads f32."""
 
     def body(q: Expr, k: Expr, v: Expr) -> Expr:
         wide = normal(op.astype(k, F))

@@ -1,4 +1,4 @@
-"""Chains of regions become one region where it pays, and keep a reason where it does not."""
+"""Chains of regions become one region where that saves time, and keep a reason elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def emitted(expr: relax.Expr) -> relax.Var:
 def merged(
     body: Body, *inputs: tuple[tuple[int, ...], str], machine: Machine = MACHINE
 ) -> tuple[IRModule, IRModule]:
-    """(partitioned, merged)."""
+    """The partitioned module, and the module with chains merged."""
     before = partition(machine.isa, [])(module(body, *inputs))
     after = merge_chains(machine)(before)
     relax.analysis.well_formed(after)
@@ -61,7 +61,7 @@ def merged(
 
 
 def reasons(mod: IRModule) -> list[str]:
-    """Of the calls of main, in order; "" where there is none."""
+    """The reasons of main's calls, in order; "" for a call without one."""
     return [
         str(mod[binding.value.op].attrs.get(REASON, ""))
         for block in mod["main"].body.blocks
@@ -76,7 +76,7 @@ def sources(region: Region) -> str:
 
 
 def check_meaning(before: IRModule, after: IRModule) -> None:
-    """Both compute the same bits: merging moves operators, it changes none."""
+    """Both modules compute equal bits: merging moves operators and changes none."""
     arrays = [RNG.standard_normal(tuple(map(int, p.ty.shape))) for p in before["main"].params]
     inputs = [array.astype(F) for array in arrays]
     for wanted, got in zip(run(before, inputs), run(after, inputs), strict=True):
@@ -122,7 +122,7 @@ def test_a_residual_is_read_from_an_earlier_part() -> None:
 
 
 def test_a_branch_that_the_chain_closes_is_part_of_it() -> None:
-    """silu(x @ gate) * (x @ up) @ down."""
+    """silu(x @ gate) * (x @ up) @ down: both branches are part of the chain."""
 
     def body(x: relax.Expr) -> relax.Expr:
         x = emitted(norm(x))
@@ -160,7 +160,7 @@ def needed_outside(x: relax.Expr) -> list[relax.Expr]:
 
 
 def used_between(x: relax.Expr) -> relax.Expr:
-    """The sum over rows needs all of them before the second product begins."""
+    """The sum over rows needs all rows before the second product begins."""
     y = emitted(layer(x, 20))
     total = emitted(op.sum(y, axis=[0], keepdims=True))
     return op.add(op.matmul(y, constant(20, 20, seed=2)), total)
@@ -175,13 +175,13 @@ def permuted(x: relax.Expr) -> relax.Expr:
 
 
 def broadcast(x: relax.Expr) -> relax.Expr:
-    """One row, which all rows of another product need."""
+    """One row that all rows of another product need."""
     row = emitted(op.matmul(constant(1, 20), constant(20, 20, seed=1)))
     return op.add(op.matmul(x, constant(20, 20)), row)
 
 
 def two_axes(x: relax.Expr) -> relax.Expr:
-    """A normalisation over two dimensions is not of rows."""
+    """A normalisation over two dimensions is not a normalisation of rows."""
     x = emitted(op.reshape(emitted(op.matmul(x, constant(20, 20))), (4, 3, 20)))
     return op.nn.layer_norm(x, constant(3, 20, seed=5), constant(3, 20, seed=6), axes=[-2, -1])
 
@@ -196,7 +196,7 @@ def test_what_is_no_chain_stays_as_it_is(body: Body) -> None:
 
 
 def test_a_chain_ends_before_what_is_needed_twice() -> None:
-    """The first two layers; the third's input is an output, too."""
+    """The chain has the first two layers; their result is also an output."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         y = emitted(layer(emitted(layer(x, 16)), 20))
@@ -208,7 +208,7 @@ def test_a_chain_ends_before_what_is_needed_twice() -> None:
 
 
 def test_equal_weights_are_inputs_of_their_own() -> None:
-    """Each part has its weight packed in its own way."""
+    """A weight that two parts share becomes two inputs, as each part packs its own."""
     shared, bias = constant(20, 20), constant(20)
 
     def body(x: relax.Expr) -> relax.Expr:
@@ -226,7 +226,7 @@ def wide(x: relax.Expr) -> relax.Expr:
 
 
 def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
-    """One call of thousands of microseconds is saved; of a small product it is more."""
+    """A saved call is a small part of thousands of microseconds; of a small product it is more."""
     shape = ((128, 768), F)
     before, after = merged(wide, shape)
     assert regions(after) == regions(before)
@@ -244,7 +244,7 @@ def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
 
 
 def test_weights_that_come_from_memory_ask_for_more() -> None:
-    """The same layers, in a model whose weights leave the cache: a call saved is too little."""
+    """In a model whose weights exceed the cache, a saved call is too small a part of the time."""
 
     def body(x: relax.Expr) -> relax.Expr:
         return layer(emitted(layer(x, 256)), 128, seed=2)
@@ -260,7 +260,7 @@ def test_weights_that_come_from_memory_ask_for_more() -> None:
 
 
 def test_the_part_of_a_chain_that_pays_is_merged() -> None:
-    """Two small products before two large ones, whose weights come from memory."""
+    """Two small products pay; the two large ones after them read their weights from memory."""
 
     def body(x: relax.Expr) -> relax.Expr:
         x = layer(emitted(layer(x, 64)), 2048, seed=2)
@@ -283,7 +283,7 @@ def dynamic(x: relax.Expr) -> relax.Expr:
 
 
 def test_ranges_of_whole_tensors_are_no_parts() -> None:
-    """The scale of dynamically quantised rows depends on all of them."""
+    """The scale of dynamically quantised rows depends on all rows."""
     options = PipelineOptions(TARGET)
     found = collect_regions(module(dynamic, (ROWS, F)), options)
     assert found and not any(region.parts for region in found)
@@ -321,7 +321,7 @@ MODELS: dict[str, Callable[[relax.Expr], relax.Expr]] = {
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_three_layers_is_one_kernel(name: str, threads: int) -> None:
-    """The results are those of three kernels: integers exactly, floats to their last bits."""
+    """One kernel gives the results of three: integers exactly, floats to their last bits."""
     mod = module(MODELS[name], ((9, 13), F))
     x = RNG.standard_normal((9, 13)).astype(F)
     results = {}
@@ -339,7 +339,7 @@ def test_a_model_of_three_layers_is_one_kernel(name: str, threads: int) -> None:
             assert "calls and barriers -" in decision.reason
     if name == "int8":
         np.testing.assert_array_equal(results["coarse"], results["fine"])
-    # Each layer sums up to 40 products, in another order if the tiles differ: K * eps of each.
+    # Each layer sums up to 40 products, in another order if the tiles differ: K * eps each.
     bound = 3 * 40 * np.finfo(F).eps if name == "f32" else 2.0**-7
     np.testing.assert_allclose(
         results["coarse"], results["fine"], rtol=0, atol=bound * np.abs(results["fine"]).max()

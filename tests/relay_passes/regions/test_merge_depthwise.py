@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions become one region where it pays; else a reason stays."""
+"""Depthwise and pointwise convolutions merge where that saves time; else a reason stays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def block(x: relax.Expr) -> relax.Expr:
 def merged(
     body: Body, *inputs: tuple[tuple[int, ...], str], threads: int = 2
 ) -> tuple[IRModule, IRModule]:
-    """(partitioned, merged)."""
+    """The partitioned module, and the module with pairs merged."""
     machine = dataclasses.replace(MACHINE, threads=threads)
     before = partition(machine.isa, [])(module(body, *inputs))
     after = merge_depthwise(machine)(before)
@@ -66,7 +66,7 @@ def pairs(mod: IRModule) -> list[Region]:
 
 
 def reasons(mod: IRModule) -> list[str]:
-    """Of the region functions that have one."""
+    """The reasons of the region functions that have one."""
     return [
         str(function.attrs[REASON])
         for _, function in mod.functions_items()
@@ -75,7 +75,7 @@ def reasons(mod: IRModule) -> list[str]:
 
 
 def check_meaning(before: IRModule, after: IRModule) -> None:
-    """Both compute the same bits: merging moves operators, it changes none."""
+    """Both modules compute equal bits: merging moves operators and changes none."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(tuple(map(int, p.ty.shape))) for p in before["main"].params]
     inputs = [array.astype("float32") for array in arrays]
@@ -100,7 +100,7 @@ def test_both_become_one_region() -> None:
 
 
 def test_before_and_after() -> None:
-    """The one function computes what the two did, in their order, on their arguments."""
+    """The merged function has both functions' operators in order, on their arguments."""
     before, after = merged(block, X)
     (call,) = [binding.value for binding in after["main"].body.blocks[0].bindings]
     names = [
@@ -118,7 +118,7 @@ def test_before_and_after() -> None:
 
 
 def test_any_number_of_images() -> None:
-    """The bands are those of a single image; a merge has to pay for eight as well."""
+    """A dynamic batch has the blocks of a single image; merging has to pay for eight, too."""
     images = tirx.Var("images", "int64")
     (single,) = pairs(merged(block, X)[1])
 
@@ -136,7 +136,7 @@ def test_any_number_of_images() -> None:
 
 
 def test_images_of_any_size() -> None:
-    """Every pair of lines and columns that are symbols."""
+    """A pair with dynamic lines and columns merges."""
     height, width = tirx.Var("height", "int64"), tirx.Var("width", "int64")
     mod = module(lambda x: block(block(x)), ((1, height, width, 40), "float32"))
     before = partition(MACHINE.isa, [])(mod)

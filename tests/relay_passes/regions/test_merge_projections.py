@@ -51,7 +51,7 @@ def plain(x: relax.Expr) -> relax.Expr:
 
 
 def merged(mod: IRModule, threads: int = 1) -> tuple[IRModule, list[str]]:
-    """The module after the pass, and what it says."""
+    """The module after the pass, and the reasons of its decisions."""
     decisions: DecisionLog = []
     result = tidy(
         merge_projections(Machine("znver4", isa_named("avx512"), threads), decisions)(tidy(mod))
@@ -62,12 +62,12 @@ def merged(mod: IRModule, threads: int = 1) -> tuple[IRModule, list[str]]:
 
 
 def constant_products(mod: IRModule) -> int:
-    """Products with constant weights."""
+    """The number of products with constant weights."""
     return sum(region.op == "matmul" for region in regions(partitioned(mod)[0]))
 
 
 def check_exact(body: Body, *shapes: tuple[tuple[int, ...], str]) -> IRModule:
-    """One product is left, whose kernel computes what the operators one by one do, to the bit."""
+    """One product remains, and its kernel computes what the single operators do, to the bit."""
     mod = module(body, *(shapes or (X,)))
     result, reasons = merged(mod)
     assert constant_products(result) == 1 and "are merged into" in reasons[0]
@@ -108,12 +108,12 @@ def test_the_kernel_computes_the_same() -> None:
     arrays = inputs(mod)
     wanted = outputs(mod, arrays)[0]
     (made,) = kernel_outputs(merged(mod)[0], arrays)
-    # f32 sums of at most 8 products, twice, in another order; values of some units.
+    # f32 sums of at most 8 products, twice, in another order; values of a few units.
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def rotary(length: int) -> Body:
-    """Fewer heads of keys and values, and a rotary embedding of queries and keys."""
+    """Attention with fewer heads of keys and values, and rotary embeddings of queries and keys."""
 
     def rotated(x: relax.Expr) -> relax.Expr:
         x = relax.BlockBuilder.current().emit(heads(x, length=length))
@@ -143,7 +143,7 @@ def test_fewer_heads_of_keys_and_a_rotary_embedding() -> None:
 
 @pytest.mark.parametrize(("threads", "stays"), [(1, True), (2, False)])
 def test_long_slices_that_are_copied_have_to_be_worth_it(threads: int, stays: bool) -> None:
-    """0.29 ns for each of 12 x 500 elements: more than two calls, less than two forks."""
+    """0.29 ns for each of 12 x 500 copied elements: more than two calls, less than two forks."""
     mod = module(rotary(500), ((1, 500, WIDTH), F))
     result, reasons = merged(mod, threads)
     assert constant_products(result) == (3 if stays else 1)
@@ -160,7 +160,7 @@ def test_keys_and_values_of_another_tensor() -> None:
 
 
 def rounded(*flat: int) -> Body:
-    """An attention of bfloat16, whose tensor is rounded, perhaps with a reshape behind that."""
+    """An attention in bfloat16 of a rounded tensor, which may be reshaped after the rounding."""
     bf16 = "bfloat16"
 
     def projection(x: relax.Expr, seed: int) -> relax.Expr:
@@ -182,20 +182,20 @@ def test_bfloat16_is_rounded_once() -> None:
     result, _ = merged(module(rounded(), X))
     product = next(region for region in regions(partitioned(result)[0]) if region.op == "matmul")
     assert (product.output.shape, product.output.dtype) == ((1, S, 3 * WIDTH), "bfloat16")
-    assert product.inputs[0].dtype == F  # rounded by the kernel, as nothing else needs it
+    assert product.inputs[0].dtype == F  # the kernel rounds: it is the only reader
 
 
 def test_a_reshape_behind_the_rounding_is_worth_as_much() -> None:
     _, (straight,) = merged(module(rounded(), X))
     _, (reshaped,) = merged(module(rounded(S, WIDTH), X))
     assert reshaped == straight
-    assert " 1.1 us saved" in straight  # 0.7 are two calls, the others a kernel that rounds
+    assert " 1.1 us saved" in straight  # 0.7 us are two calls, the rest a kernel that rounds
 
 
 def dynamic(
     zeros: tuple[object, ...] = (None,) * 3, scales: tuple[object, ...] = (0.01, 0.02, 0.03)
 ) -> Body:
-    """Queries, keys and values of a dynamically quantised tensor, stored as they are."""
+    """Queries, keys and values from a dynamically quantised tensor, as outputs."""
 
     def body(x: relax.Expr) -> relax.Expr:
         builder = relax.BlockBuilder.current()
@@ -239,7 +239,7 @@ def test_dynamic_quantisation_is_left_to_the_kernel(
 
 
 def test_integers_are_those_of_the_single_products() -> None:
-    """What the slices hold, before an attention rounds anything."""
+    """The slices hold the integers of the single products."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
         made = dynamic((1, ZEROS, -4), (0.01, VECTOR, 0.03))(x)
@@ -249,7 +249,7 @@ def test_integers_are_those_of_the_single_products() -> None:
     apart, together = tidy(mod), merged(mod)[0]
     arrays = inputs(mod)
     first, second = (kernel_outputs(each, arrays) for each in (apart, together))
-    # The f32 attention computes the same from the same numbers.
+    # The f32 attention computes equal results from equal numbers.
     assert_equal(second, first)
 
 

@@ -1,4 +1,4 @@
-"""Merging calls of region functions: the tool of the coarse passes, with a matcher of its own."""
+"""Merging calls of region functions, the tool of the coarse passes, with a matcher for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = ((6, 8), F)
 
 
 def _two_matmuls(graph: RegionGraph) -> Findings:
-    """One merge of the first two matmuls, whatever glue stands between them."""
+    """Merges the first two matmuls, with any glue between them."""
     calls = graph.calls("matmul")
     if len(calls) < 2:
         return Findings()
@@ -59,7 +59,7 @@ def test_two_calls_and_the_glue_between_them_become_one_function() -> None:
     glue = ["relax.permute_dims", "relax.reshape"]
     assert body[1:6] == ["relax.matmul", "relax.nn.relu", *glue, "relax.matmul"]
     x = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
-    # The same operators on the same numbers, by the same kernels of TVM: equal bits.
+    # The same operators, numbers and TVM kernels give equal bits.
     np.testing.assert_array_equal(run(after, [x])[0], run(before, [x])[0])
 
 
@@ -72,7 +72,7 @@ def test_an_argument_of_another_shape_is_reshaped() -> None:
 
 def test_glue_that_others_need_stays_besides() -> None:
     def body(x, z):
-        glue = op.permute_dims(z)  # of which the merge's members are one user
+        glue = op.permute_dims(z)  # the merged calls count as one of its users
         y = op.matmul(op.matmul(x, constant(8, 8)), constant(8, 8, seed=1))
         return [op.add(y, op.tanh(glue)), op.nn.relu(glue)]
 

@@ -1,4 +1,4 @@
-"""A transformer layer with any batch and length: the regions of known sizes, and their results."""
+"""A transformer layer with dynamic batch and length has the static regions and results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ISA = "avx512" if runs_itself("avx512") else "avx2"
 
 
 def layer(batch: tirx.Expr | int, length: tirx.Expr | int) -> IRModule:
-    """Attention with a mask, a perceptron, two norms."""
+    """Attention with a mask, a perceptron, two normalisations."""
 
     def linear(x: relax.Expr, n: int, seed: int) -> relax.Expr:
         k = int(x.ty.shape.values[-1])
@@ -63,7 +63,7 @@ def compiled(mod: IRModule, threads: int = 1, strict: bool = True) -> CompiledMo
 
 @functools.cache
 def known(batch: int, length: int) -> relax.VirtualMachine:
-    """A program for these sizes alone, on one thread."""
+    """A program with these static sizes, on one thread."""
     executable = compiled(layer(batch, length)).executable
     return relax.VirtualMachine(executable, tvm.cpu())
 
@@ -84,7 +84,7 @@ def test_one_program_has_the_results_of_known_sizes(threads: int) -> None:
         mask = np.where(rng.random((batch, 1, 1, length)) < 0.2, -1e9, 0).astype(np.float32)
         arrays = [tvm.runtime.tensor(each) for each in (x, mask)]
         wanted = known(batch, length)["main"](*arrays).numpy()
-        # Seven layers of sums of up to 96 products, each of which is in another order.
+        # Seven layers of sums of up to 96 products, each in another order.
         bound = 7 * 96 * np.finfo(np.float32).eps * np.abs(wanted).max()
         assert np.abs(run(*arrays).numpy() - wanted).max() <= bound
 

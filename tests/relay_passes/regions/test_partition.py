@@ -167,7 +167,7 @@ def test_head_permutations_disappear_into_batch_matmul() -> None:
 
 
 def test_a_permutation_that_another_region_stored_is_read_as_stored() -> None:
-    """Both products would have the permutation; the second must not read what was before it."""
+    """Both products could take the permutation; the second must not read the tensor before."""
 
     def body(x):
         y = op.permute_dims(op.matmul(x, op.permute_dims(x, [0, 2, 1])), [1, 0, 2])
@@ -280,5 +280,5 @@ def test_the_functions_mean_what_the_operators_meant() -> None:
     mod = module(body, ((2, 3, 8), F), ((2, 3, 5), F))
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(F) for s in ((2, 3, 8), (2, 3, 5))]
-    # Both are compiled by TVM from the same scalar operators: equal to the bit.
+    # TVM compiles both from the same scalar operators: equal to the bit.
     np.testing.assert_array_equal(run(mod, arrays)[0], run(partitioned(mod)[0], arrays)[0])

@@ -19,12 +19,12 @@ Body = Callable[..., relax.Expr]
 
 
 def weight(columns: int = 12) -> relax.Expr:
-    """[20, columns]."""
+    """A weight [20, columns]."""
     return constant(20, columns)
 
 
 def scaled_here(x: relax.Expr, s: relax.Expr) -> relax.Expr:
-    """What the pass writes."""
+    """The product as the pass writes it, with the scaled weight."""
     return op.matmul(x, op.multiply(op.reshape(s, (20, 1)), weight()))
 
 
@@ -125,7 +125,7 @@ def test_becomes_a_region_with_its_epilogue() -> None:
 
 
 def test_other_scaled_operands_are_no_scaled_weight() -> None:
-    stacked = constant(2, 2, 12)  # [2, 1] times it would scale each of the matrices' rows alike
+    stacked = constant(2, 2, 12)  # [2, 1] scales both matrices' rows alike
 
     def body(x: relax.Expr, s: relax.Expr) -> relax.Expr:
         return op.matmul(x, op.multiply(op.reshape(s, (2, 1)), stacked))
@@ -135,7 +135,7 @@ def test_other_scaled_operands_are_no_scaled_weight() -> None:
 
 
 def test_results() -> None:
-    """A block, and two layers in a row that may become a chain, as TVM alone computes them."""
+    """A block and a possible chain of two layers have the results of TVM alone."""
 
     def body(x: relax.Expr, s: relax.Expr) -> list[relax.Expr]:
         y = op.nn.relu(op.matmul(op.multiply(x, s), weight()))

@@ -1,4 +1,4 @@
-"""Which convolutions go to Winograd's template: by fast_math, by estimate, and what they tell."""
+"""Which convolutions use the Winograd template: by fast_math, by estimate, with reasons."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def convolution(
 
 
 def layers(x: relax.Expr) -> relax.Expr:
-    """Winograd can compute the second and the last."""
+    """Four convolutions; the Winograd template can compute the second and the last."""
     y = op.nn.relu(convolution(x, (32, 24), 5))
     y = op.nn.relu(op.add(convolution(y, (24, 32), seed=1), constant(32)))
     y = convolution(y, (32, 32), seed=2, strides=2)
@@ -110,7 +110,7 @@ def test_default_asks_for_the_error_that_is_to_be_expected() -> None:
 
 
 def test_it_has_to_pay() -> None:
-    """Late layers have few pixels, and weights of four times the size."""
+    """Late layers have few pixels, and weights that are four times as large."""
     for threads in (1, 2):
         machine = dataclasses.replace(MACHINE, threads=threads)
         for size, channels in ((56, 64), (28, 128), (14, 256)):
@@ -122,7 +122,7 @@ def test_it_has_to_pay() -> None:
 
 
 def test_weights_are_in_memory_where_those_of_the_module_exceed_l3() -> None:
-    """Shared constants count once; a layer that pays beside few weights need not beside many."""
+    """Shared constants count once; a layer that pays beside few weights may not pay beside many."""
 
     def shared(x: relax.Expr) -> relax.Expr:
         weight = constant(32, 32)
@@ -142,7 +142,7 @@ def test_weights_are_in_memory_where_those_of_the_module_exceed_l3() -> None:
 
 @pytest.mark.parametrize("open_weights", [False, True])
 def test_weights_that_are_parameters(open_weights: bool) -> None:
-    """Those that are packed before a run, and count where weights may exceed L3."""
+    """Weights packed before a run may use Winograd, and count as weights that may exceed L3."""
 
     def body(x: relax.Expr, given: relax.Expr, w: relax.Expr) -> relax.Expr:
         layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
@@ -185,7 +185,7 @@ def test_a_compiled_model_is_right() -> None:
     assert chosen[0].op == "conv2d_winograd + add + relu"
     result = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
     (plain,) = run(mod, [x])
-    # Four layers, whose errors are below 1e-5 of their results each (expected_error).
+    # Four layers, each with an error below 1e-5 of its results (expected_error).
     assert np.abs(result.numpy() - plain).max() < 1e-4 * np.abs(plain).max()
 
 

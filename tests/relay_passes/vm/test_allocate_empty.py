@@ -1,4 +1,4 @@
-"""Tensors without elements are no constants of a program."""
+"""Tensors without elements are allocated, not constants of the program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_only_what_has_no_elements_is_allocated() -> None:
 
 
 def test_a_library_with_nothing_but_an_empty_tensor_loads(tmp_path: Path) -> None:
-    """Where TVM stops being unable to load such a constant, the pass can go."""
+    """Once TVM can load such a constant, the pass can go."""
     mod = allocate_empty()(returning(np.zeros((2, 0), np.float32)))
     path = tmp_path / "m.so"
     tvm.compile(mod, target=GENERIC).export_library(str(path))

@@ -1,4 +1,4 @@
-"""Functions that compute sizes check what they divide by; kernels stay as they are."""
+"""Functions that compute sizes check their divisors; kernels stay as they are."""
 
 from __future__ import annotations
 

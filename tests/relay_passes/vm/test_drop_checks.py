@@ -1,4 +1,4 @@
-"""Checks of arguments at a function's entry: which stay, and what wrong arguments raise."""
+"""Checks of arguments at a function's entry: which ones stay, and what wrong arguments raise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sums(x: relax.Expr, y: relax.Expr, w: relax.Expr) -> relax.Expr:
 
 
 def net(inputs: int | None) -> IRModule:
-    """Its parameters behind the first are weights, if it says how many are inputs."""
+    """A sum of products; parameters after the first `inputs` ones are weights."""
     mod = module(sums, *[(SHAPE, "float32")] * 3)
     if inputs is None:
         return mod
@@ -52,7 +52,7 @@ def test_kernels_check_what_functions_need_not() -> None:
 
 
 def test_open_inputs_keep_their_checks() -> None:
-    """They tell the sizes, which no kernel can compare with anything."""
+    """These checks tell the sizes, which no kernel can compare."""
     x = relax.Var("x", relax.TensorType([tirx.Var("n", "int64"), 4], "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):

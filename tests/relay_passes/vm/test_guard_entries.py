@@ -1,4 +1,4 @@
-"""Entries call a guard first, once."""
+"""Entries first call a guard, once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class After:
 
 
 def guards(mod: IRModule) -> list[str]:
-    """What `main` calls outside, in order."""
+    """The external functions that `main` calls, in order."""
     values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
     calls = [value.op for value in values if isinstance(value, relax.Call)]
     return [str(op.global_symbol) for op in calls if isinstance(op, relax.ExternFunc)]

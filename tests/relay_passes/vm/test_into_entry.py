@@ -1,4 +1,4 @@
-"""The entry that writes outputs into tensors of the caller."""
+"""The entry that writes outputs into the caller's tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Body = Callable[[relax.BlockBuilder, relax.Var], relax.Expr]
 
 
 def module(body: Body) -> IRModule:
-    """x: float32[n, 4] -> what the body makes of it."""
+    """main(x: float32[n, 4]), with the results of `body`."""
     builder = relax.BlockBuilder()
     n = tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType((n, 4), "float32"))
@@ -89,7 +89,7 @@ def first_and_more(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
 def test_of_a_kernels_results_the_first_ones_may_be_given(
     body: Body, places: list[int] | None
 ) -> None:
-    """A kernel takes its results behind one another, and new ones come last."""
+    """Outputs may be given for a kernel's first results only: new tensors come after them."""
     mod = into_entry()(module(body))
     if places is None:
         assert INTO_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]

@@ -1,4 +1,4 @@
-"""The entry that lets go of large results."""
+"""The entry that releases large results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = tirx.Var("rows", "int64")
 
 
 def negated(shape: tuple[int | tirx.Var, ...], count: int = 1) -> IRModule:
-    """x -> -x, several times in a tuple."""
+    """x -> -x, or a tuple of `count` of them."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, "float32"))
     with builder.function("main", [x]):

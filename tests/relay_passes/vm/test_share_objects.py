@@ -1,4 +1,4 @@
-"""A shape or a size is made once, and a tensor once for each place in memory."""
+"""Each shape and size is made once, and one tensor for each place in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULT = relax.TensorType(dtype="float32", ndim=2)
 
 
 class Program:
-    """Bindings of one function, one after the other."""
+    """Bindings of one function, one after another."""
 
     def __init__(self) -> None:
         self.bindings: list[relax.Binding] = []
@@ -36,7 +36,7 @@ class Program:
         )
 
     def size(self, place: int) -> relax.Var:
-        """A number of the heap."""
+        """A size that is read from the heap of shapes."""
         numbers = map(R.prim_value, (1, place))
         kind = tvm.ir.PrimType("int64")
         return self.bind(
@@ -95,7 +95,7 @@ def test_sizes_are_read_once() -> None:
 
 
 def test_nothing_is_shared_around_branches() -> None:
-    """A branch may release a tensor that is made before it: it is not there to be used again."""
+    """A branch may release a tensor made before it, which then cannot be used again."""
 
     def branch(tensor: relax.Var) -> relax.SeqExpr:
         inner = Program()

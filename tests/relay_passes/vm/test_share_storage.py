@@ -1,4 +1,4 @@
-"""Tensors of open sizes that do not live together get the same memory."""
+"""Dynamic tensors with disjoint lifetimes get the same memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BESIDE = tirx.Var("m", "int64")
 
 
 def chain(widths: Sequence[int | tirx.Expr], kept: Sequence[int] = ()) -> tvm.IRModule:
-    """x[n] -> tensors of so many floats, each of which is written from the one before.
+    """x[n] -> one tensor after another with `widths` floats, each computed from its predecessor.
 
-    Returned are the last one and those of some numbers.
+    Returns the last tensor, and those whose numbers are in `kept`.
     """
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([N], "float32"))
@@ -42,7 +42,7 @@ def bytes_of(mod: tvm.IRModule) -> list[tirx.Expr]:
 
 
 def storages(mod: tvm.IRModule) -> list[relax.Expr]:
-    """Which storage every tensor lies in, in order."""
+    """The storage of every tensor, in order."""
     values = [b.value for block in mod["main"].body.blocks for b in block.bindings]
     return [each.args[0] for each in values if op_name(each).endswith("alloc_tensor")]
 

@@ -1,4 +1,4 @@
-"""Memory of open sizes comes in powers of two."""
+"""Memory of dynamic sizes is allocated in powers of two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.relay_passes.graphs import GENERIC
 
 
 def allocating(size: tirx.Expr | int) -> tvm.IRModule:
-    """main() -> a tensor of so many rows of twelve bytes."""
+    """main(shape) -> a tensor of [size, 3] floats."""
     builder = relax.BlockBuilder()
     shape = relax.Var("shape", relax.ShapeType([size]))
     with builder.function("main", [shape], attrs={"relax.force_pure": True}):

@@ -1,4 +1,4 @@
-"""The entry that hands out large constants."""
+"""The entry that returns large constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels in turn as one, with what lies between them."""
+"""Kernels in sequence as one function, with the tensors between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of every template that write a part of a larger tensor, and nothing else of it."""
+"""Kernels of every template write a part of a larger tensor and nothing beside it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_part_is_written_and_nothing_else(name: str, isa: str) -> None:
     arrays = random_inputs(described)
     wanted = run(described, arrays, isa, config, 2)
     shape = (*described.output.shape[:-1], n + 14)
-    for first in (0, 14):  # beginning and end are where unmapped pages are
+    for first in (0, 14):  # unmapped pages lie before the first part and after the last one
         part = Placement.whole(int(np.prod(shape))).part(n + 14, first, n)
         assert part is not None
         placed = place_output(function, described.output.shape, shape, part)
@@ -115,7 +115,7 @@ def test_tiles_that_are_stored_as_they_are_are_refused() -> None:
 
 
 def test_prefetching_the_weight_is_no_reason() -> None:
-    """An address within another buffer than the result's."""
+    """The address belongs to another buffer than the result's."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("copy")
         x, y = parameter("X", (2, 4), F), parameter("Y", (2, 4), F)

@@ -1,4 +1,4 @@
-"""Kernels side by side: who runs what, whether it pays, and that each computes what it did."""
+"""Kernels side by side: which thread runs which, whether it pays, and that results are equal."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_pieces_that_are_long_enough_pay() -> None:
 @pytest.mark.parametrize(
     "pieces",
     [
-        [Piece(0.5, 1, 0), Piece(0.5, 1, 0)],  # forking costs more than one of them
-        [Piece(100.0, 1, 0), Piece(0.3, 1, 0)],  # one is nearly all of the work
-        [Piece(20.0, 2, 0), Piece(25.0, 2, 0)],  # all threads are busy as it is
+        [Piece(0.5, 1, 0), Piece(0.5, 1, 0)],  # a fork costs more than one kernel
+        [Piece(100.0, 1, 0), Piece(0.3, 1, 0)],  # one kernel is nearly all of the work
+        [Piece(20.0, 2, 0), Piece(25.0, 2, 0)],  # all threads are busy already
         [Piece(10.0, 1, 1 << 20), Piece(10.0, 1, 1 << 20)],  # 1 MB is fetched from another core
     ],
     ids=["short", "uneven", "parallel", "large results"],
@@ -95,7 +95,7 @@ def test_an_estimate_grows_with_the_work() -> None:
     narrow = INT8.replace(inputs=(Tensor((4, 40), "uint8"), Tensor((40, 24), "int8")))
     wide = narrow.replace(inputs=(Tensor((4, 40), F), Tensor((40, 24), F)))
     assert 0 < serial_us(narrow, machine) < serial_us(wide, machine)
-    # One row: 4 MB of weights take longer to come from L3 than to multiply.
+    # One row: reading 4 MB of weights from L3 takes longer than multiplying.
     weights = Tensor((1024, 1024), F, constant=True)
     row = Region(op="matmul", inputs=(Tensor((1, 1024), F), weights), output=Tensor((1, 1024), F))
     assert serial_us(row, machine) > 4 * 1024 * 1024 / 99e3
@@ -116,7 +116,7 @@ def test_tasks_are_iterations_of_the_parallel_loop() -> None:
 
 
 def check(isa: str, regions: list[Region], threads: int) -> None:
-    """The combined kernel's results are those of the kernels one by one, to the bit."""
+    """The combined kernel gives the results of the single kernels, to the bit."""
     machine = machine_for(isa)
     kernels = [built(region, machine) for region in regions]
     shares = assign([1.0] * len(regions), threads)

@@ -28,7 +28,7 @@ from .test_side_by_side import BF16, DENSE, INT8, SOFTMAX, bits
 pytestmark = pytest.mark.isa("amx")
 
 MACHINE = machine_for("amx")
-# A region, and the kernel that it has to have: both layouts, several types, vectors, no product.
+# A region and its kernel: both layouts, several types, vectors, no product.
 MEMBERS = [
     (INT8, "amx_u8s8s32_32x32"),
     (DENSE, None),
@@ -40,7 +40,7 @@ MEMBERS = [
 
 
 def config_of(region: Region, kernel: str | None) -> Config:
-    """The default configuration, of a given kernel."""
+    """The default configuration with another kernel; None: the default one."""
     found = template_for(region.op).default_config(region, MACHINE)
     if kernel is None:
         return found
@@ -82,14 +82,14 @@ def test_each_computes_and_configures_what_it_did_alone() -> None:
     for one, other in zip(single, together, strict=True):
         np.testing.assert_array_equal(bits(other), bits(one))
     executed = emulator.counts()
-    if executed is not None and alone is not None:  # hardware does not count
+    if executed is not None and alone is not None:  # hardware has no counters
         assert executed == {name: 3 * count for name, count in alone.items()}
-        # Each member configures its tiles and releases them: its thread may have another next.
+        # Each member configures and releases tiles: its thread may run another member next.
         assert executed["ldtilecfg"] == executed["tilerelease"] == 3 * 3
 
 
 def checks(function: tirx.PrimFunc) -> list[int]:
-    """Where a function asks for permission, and as the last number where its parallel loop is."""
+    """Where a function checks permission; the last number is the place of its parallel loop."""
     found, loop = [], -1
     for at, statement in enumerate(walk(function.body)):
         if isinstance(statement, tirx.AttrStmt) and statement.value == PERMISSION_LLVM_IR:
@@ -121,7 +121,7 @@ def test_tiles_shorten_the_estimate() -> None:
     )
     vectors = serial_us(region, Machine("icelake-server", machine_for("avx512_vnni").isa))
     assert serial_us(region, MACHINE) < vectors / 4
-    # One row stays on vectors, and as long as its weight takes to come.
+    # One row stays on vectors and takes as long as reading its weight.
     row = region.replace(
         inputs=(Tensor((1, 256), "uint8"), region.inputs[1]), output=Tensor((1, 256), "int32")
     )

@@ -1,4 +1,4 @@
-"""Threads among independent kernels: each kernel once, no thread twice, and all right."""
+"""Threads split among independent kernels: each kernel once, no thread twice, equal results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 THREADS = (1, 2, 3, 5, 16, 53, 128)
-# Sums of these are exact in any order, or their rows are alike on any number of threads.
+# Their sums are exact in any order, or rows are summed alike on any number of threads.
 NAMES = (
     "matmul",
     "softmax",
@@ -55,7 +55,7 @@ def test_threads_go_where_time_is() -> None:
         (Share((0, 1), 4),),
         (Share((0,), 2), Share((1,), 2)),
     )
-    # One that cannot be shared keeps its thread, and others take the rest.
+    # A kernel for one thread keeps that thread; the other kernel takes the others.
     found = shares_of([8.0, 8.0], [1, 8], 8, no_fork)
     assert longest(found, [8.0, 8.0], [1, 8]) == 8.0
 
@@ -63,7 +63,7 @@ def test_threads_go_where_time_is() -> None:
 def test_a_fork_of_more_threads_has_to_pay() -> None:
     assert shares_of([1.0, 1.0], [8, 8], 8, lambda threads: 1.0 * threads) == (Share((0, 1)),)
     found = shares_of([20.0, 20.0], [64, 64], 64, lambda threads: 0.1 * threads)
-    assert 12 <= threads_of(found) <= 28  # the root of 40 / 0.1 is 20
+    assert 12 <= threads_of(found) <= 28  # the square root of 40 / 0.1 is 20
 
 
 @pytest.mark.parametrize("threads", range(1, 129, 7))
@@ -75,7 +75,7 @@ def test_every_kernel_is_in_one_share(threads: int) -> None:
         shares = shares_of(times, most, threads, no_fork)
         assert sorted(n for share in shares for n in share.kernels) == list(range(count))
         assert len(shares) <= threads_of(shares) <= threads
-        # Neither one thread each nor all threads for each in turn end sooner.
+        # Neither one thread for each kernel nor all threads for each in turn ends sooner.
         turns = sum(time / min(threads, m) for time, m in zip(times, most, strict=True))
         alone = longest(assign(times, threads), times, most)
         assert longest(shares, times, most) <= 1.000001 * min(turns, alone)
@@ -109,8 +109,8 @@ def test_templates_can_be_shared_beside_others(name: str) -> None:
     assert parallel_tasks(built(REGIONS[name], 1)[0]) == 1
     machine = machine_for(ISA, 3).with_numbers(fork_us=0)
     config = template_for(REGIONS[name].op).default_config(REGIONS[name], machine)
-    # What is behind the last whole vector of a flat tensor is a loop's neighbour, on one thread.
-    # A chain in mode "columns" is several loops.
+    # The tail of a flat tensor follows its parallel loop, on one thread.
+    # A chain in mode "columns" has several loops.
     apart = name == "elementwise" or config.to_dict().get("mode") == "columns"
     assert (parallel_tasks(built(REGIONS[name], 3)[0]) > 1) != apart
 

@@ -11,7 +11,7 @@ from tests.tir_schedules.attention_regions import case, of_kind, values
 
 FLOATS = ("f32", "bf16", "rounded")
 
-# Queries, keys, size of a head: every length and size once, and pairs of unlike ones.
+# Queries, keys, size of a head: every length and size once, and pairs of different ones.
 SIZES = [
     (1, 1, 16),
     (7, 7, 17),
@@ -29,7 +29,7 @@ SIZES = [
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(SIZES)), ids=map(str, SIZES))
 def test_lengths_and_head_sizes(number: int) -> None:
-    """Buffers end at an unmapped page, then begin at one."""
+    """Buffers end at an unmapped page, then begin after one."""
     m, n, d = SIZES[number]
     for kind in ("f32", "bf16") if number % 2 else ("f32",):
         attention = of_kind(case(batch=1, m=m, n=n, d=d, mask=("", "keys")[number % 2]), kind)
@@ -81,14 +81,14 @@ def test_batch_and_heads_may_be_one_dimension() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("n", "group", "kind"), DECODING)
 def test_decoding(n: int, group: int, kind: str) -> None:
-    """One query a head, keys that several heads may share."""
+    """One query a head; several heads may share keys."""
     attention = case(batch=1, heads=4, group=group, m=1, n=n, d=64, mask="keys", layout="bhsd")
     check(of_kind(attention, kind), at_end=n % 2 == 0)
 
 
 @pytest.mark.parametrize("n", [64, 1000])
 def test_rounding_errors_are_those_of_single_precision(n: int) -> None:
-    """Bounds assume the worst; on average a kernel is at most twice as far off as NumPy in f32."""
+    """Bounds assume the worst case; on average the error is at most twice NumPy's in f32."""
     attention = case(batch=1, m=33, n=n, d=64)
     arrays = values(attention)
     result, wanted = check(attention, arrays=arrays)
@@ -98,7 +98,7 @@ def test_rounding_errors_are_those_of_single_precision(n: int) -> None:
 
 
 def test_a_kernel_keeps_nothing_from_one_call_to_the_next() -> None:
-    """Buffers packed for one call are packed anew: other values give the other result."""
+    """Each call packs its buffers anew: other values give their own result."""
     attention = case(batch=1, m=10, n=30, d=16)
     kernel = kernel_of(attention, best("f32"))
     for seed in (0, 1, 0):

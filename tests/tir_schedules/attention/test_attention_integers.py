@@ -1,4 +1,4 @@
-"""Attention of 8-bit integers: the literal quantised model, but for ties of probabilities."""
+"""Attention of 8-bit integers equals the quantised model, except at ties of probabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tir_schedules.attention_regions import Attention, case, of_kind, valu
 
 pytestmark = pytest.mark.turns
 
-SHARE = 0.99  # of the results, at least, is that of the operators one by one
+SHARE = 0.99  # smallest share of results that equal those of the single operators
 
 # Types of q, k, probabilities and v, with zero points at the ends and between; pairwise.
 TYPES = [
@@ -36,7 +36,7 @@ SIZES = [
 
 
 def check_integers(attention: Attention, isa: str | None = None, **options: Any) -> None:
-    """Within the bound, and equal nearly everywhere, over so many inputs that the share is sure."""
+    """Results are within the bound, and enough of them are equal over enough inputs."""
     rows = attention.batch * attention.heads * attention.m
     equal = []
     for seed in range(min(30, max(1, 400 // rows))):
@@ -70,14 +70,14 @@ def test_lengths_and_head_sizes(number: int) -> None:
     [("float32", 0.0029), ("bfloat16", 1 / 255), ("uint8", 1 / 2000), ("int8", 1 / 255)],
 )
 def test_outputs(output: str, p_scale: float) -> None:
-    """Probabilities of a coarse, an odd and a scale at which the largest saturate."""
+    """Coarse and odd output scales, and one at which the largest probabilities saturate."""
     base = of_kind(case(m=9, n=33, d=32, p_scale=p_scale), "int8")
     check_integers(replace(base, output=output, out_zero=-2 if output == "int8" else 140))
 
 
 @pytest.mark.parametrize("score_scale", [0.04, 0.31])
 def test_scores_that_are_integers_in_between(score_scale: float) -> None:
-    """As quantisers write it: scores to 8 bits and back, then the mask."""
+    """Quantisers write it so: scores are quantised and dequantised, then masked."""
     base = case(m=9, n=50, d=32, mask="keys", absent=-1e4, score_scale=score_scale)
     more = score_scale > 0.1
     check_integers(of_kind(replace(base, divided=more, residual=more), "int8"))

@@ -24,7 +24,7 @@ KINDS = ("f32", "bf16", "rounded")
 @pytest.mark.sampled
 @pytest.mark.parametrize("mask", MASKS)
 def test_masks(mask: str) -> None:
-    """Of lengths with and without a tail, added to scaled and to divided scores."""
+    """Lengths with and without a tail; masks are added to scaled and to divided scores."""
     number = MASKS.index(mask)
     base = case(batch=2, heads=2, m=11, mask=mask, divided=number % 2 == 0)
     base = replace(base, n=(48, 37)[number % 2], d=(17, 32)[number % 2])
@@ -41,7 +41,7 @@ def test_masks(mask: str) -> None:
     [(40, 40, 0), (7, 100, 93), (1, 90, 89), (90, 33, 0), (130, 130, 0), (9, 9, 50)],
 )
 def test_causal(m: int, n: int, causal: int) -> None:
-    """Keys that no query of a block sees are skipped; the diagonal may run anywhere."""
+    """Keys that no query of a block sees are skipped; the diagonal may lie anywhere."""
     attention = case(batch=1, m=m, n=n, d=32, causal=causal)
     for kind in ("f32", "bf16") if m in (7, 130) else ("f32",):
         check(of_kind(attention, kind), at_end=m % 2 == 0)
@@ -49,7 +49,7 @@ def test_causal(m: int, n: int, causal: int) -> None:
 
 @pytest.mark.parametrize(("m", "n", "causal"), [(50, 33, -17), (5, 3, -5)])
 def test_queries_that_see_no_key(m: int, n: int, causal: int) -> None:
-    """The softmax of nothing but -inf is NaN; the other rows are as ever."""
+    """The softmax of scores that are all -inf is NaN; other rows are unaffected."""
     attention = case(batch=1, m=m, n=n, d=16, causal=causal)
     result, _ = check(attention)
     blind = np.isnan(logical(attention, "out", result)).all(axis=(0, 1, 3))
@@ -57,7 +57,7 @@ def test_queries_that_see_no_key(m: int, n: int, causal: int) -> None:
 
 
 def test_a_negative_scale() -> None:
-    """The largest score is not that of the largest product: the scale comes first."""
+    """The scale is applied before the maximum: the largest product is not the largest score."""
     for causal in (0, None):
         attention = case(batch=1, m=64, n=64, d=16, scale=-0.25, causal=causal)
         assert affine(attention.region.parts[0]) is None
@@ -70,7 +70,7 @@ def test_causal_with_another_mask(mask: str) -> None:
 
 
 def masked_fully(attention: Attention, value: float) -> tuple[list[np.ndarray], np.ndarray]:
-    """Inputs whose mask hides every key from each second row, and which rows these are."""
+    """Inputs whose mask hides all keys from every second row, and the numbers of these rows."""
     arrays = values(attention)
     rows = np.arange(attention.m) % 2 == 0
     arrays[3][..., rows, :] = value
@@ -87,7 +87,7 @@ def test_rows_without_any_key_are_nan(isa: str) -> None:
 
 
 def test_rows_whose_first_block_of_keys_is_hidden() -> None:
-    """The maximum so far is -inf: what is subtracted from it must be finite."""
+    """The running maximum is -inf: the number subtracted from it must be finite."""
     attention = case(batch=1, m=9, n=80, d=16, mask="rows")
     arrays, rows = masked_fully(attention, 0.0)
     arrays[3][..., rows, :32] = -np.inf
@@ -101,7 +101,7 @@ def test_rows_whose_first_block_of_keys_is_hidden() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_without_any_key_whatever_the_type(kind: str) -> None:
-    """NaN after -inf. finfo.min absorbs every score in f32: the probabilities are equal."""
+    """-inf gives NaN; finfo.min absorbs every f32 score, so the probabilities are equal."""
     attention = of_kind(case(batch=2, m=8, n=37, d=16, mask="rows"), kind)
     arrays, _ = masked_fully(attention, -np.inf)
     check(attention, arrays=arrays)
@@ -112,14 +112,14 @@ def test_rows_without_any_key_whatever_the_type(kind: str) -> None:
             v = logical(attention, "v", arrays[2]).astype(np.float64)
             mean = np.broadcast_to(v.mean(axis=2, keepdims=True), (2, 2, 8, 16))
             got = logical(attention, "out", result).astype(np.float64)
-            # N + 8 roundings of terms |v| / N each; of bfloat16, v, a probability and the result.
+            # N + 8 roundings of terms |v| / N each; bfloat16 rounds v, probabilities, results.
             error = 45 * UNIT if kind == "f32" else 3.1 * 2.0**-8
             bound = error * np.abs(v).mean(axis=2, keepdims=True) + 0 * mean
             assert (np.abs(got - mean)[:, :, rows] <= bound[:, :, rows]).all()
 
 
 def test_conditions_that_hide_everything() -> None:
-    """NaN where the hidden score is -inf, a mean where it is finite."""
+    """NaN if the hidden score is -inf, the mean of the values if it is finite."""
     for absent in (-np.inf, LOWEST):
         attention = case(batch=1, m=6, n=20, d=16, mask="where", absent=absent)
         arrays, rows = masked_fully(attention, True)
@@ -135,7 +135,7 @@ def test_conditions_that_hide_everything() -> None:
 
 @pytest.mark.parametrize(("kind", "n"), [("f32", 37), ("bf16", 64)])
 def test_infinities_and_nan(kind: str, n: int) -> None:
-    """In q, k, v and the mask, one at a time: NaN exactly where NumPy has it."""
+    """One at a time in q, k, v and the mask: NaN exactly where NumPy has NaN."""
     attention = of_kind(case(batch=1, heads=2, m=6, n=n, d=16, mask="rows"), kind)
     kernel = kernel_of(attention, best(kind))
     for number, place in [
@@ -153,7 +153,7 @@ def test_infinities_and_nan(kind: str, n: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_large_scores(kind: str) -> None:
-    """Of some 1e4; and of 1e36, where one key takes all unless the next is within rounding."""
+    """Scores of some 1e4; of 1e36 one key takes all, unless the next is within rounding."""
     attention = of_kind(case(batch=1, m=12, n=45, d=16), kind)
     check(attention, arrays=values(attention, spread=1e4))
     arrays = values(attention, spread=1e36)
@@ -166,13 +166,13 @@ def test_large_scores(kind: str) -> None:
     assert clear.mean() > 0.8
     winners = np.take_along_axis(v, scores.argmax(axis=-1)[..., None], axis=2).astype(np.float32)
     got = logical(attention, "out", result).astype(np.float32)
-    # Of bfloat16, the probability and the result are rounded.
+    # bfloat16 rounds the probability and the result.
     error = 4 * UNIT if kind == "f32" else 2.1 * 2.0**-8
     assert (np.abs(got - winners) <= error * np.abs(winners))[clear].all()
 
 
 def test_integers_under_masks() -> None:
-    """A row that finfo.min hides has equal probabilities, as integers, too."""
+    """A row that finfo.min hides has equal probabilities, also as integers."""
     attention = of_kind(case(batch=1, m=8, n=40, d=16, mask="rows", absent=LOWEST), "int8")
     arrays, rows = masked_fully(attention, LOWEST)
     result, wanted = check(attention, arrays=arrays)

@@ -1,4 +1,4 @@
-"""Random attentions: every property of them at once."""
+"""Random attentions combine all properties at once."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def attentions(draw: st.DrawFn) -> Any:
 @given(attentions(), st.booleans(), st.integers(0, 99))
 @examples(25, derandomize=True, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 def test_any_attention(drawn: Any, at_end: bool, seed: int) -> None:
-    """A failing example is reported as it is: each costs a compilation."""
+    """A failing example is not shrunk: each try costs a compilation."""
     attention, isa, threads = drawn
     check(attention, isa, values(attention, seed), at_end=at_end, threads=threads)

@@ -1,4 +1,4 @@
-"""What the attention tests compare with: it holds for plain NumPy, and notices small mistakes."""
+"""The reference of attention tests agrees with plain NumPy and notices small mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention on every ISA, on threads, in every configuration; its reference and its refusals."""
+"""Attention on every ISA, on threads, in every configuration; its reference and its errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_steps_after_the_product(kind: str, output: str) -> None:
     ids=["three", "one", "grouped", "bf16"],
 )
 def test_threads_share_the_work(attention: Attention) -> None:
-    """However it is cut, no query is left out."""
+    """No split among threads leaves a query out."""
     check(attention, threads=2)
     if attention.batch * attention.heads == 1:
         check(attention, threads=3)
@@ -60,7 +60,7 @@ def test_threads_share_the_work(attention: Attention) -> None:
 
 @pytest.mark.slow
 def test_shape_of_the_space() -> None:
-    """The default comes first, every configuration is another one, and all compute the same."""
+    """The default comes first, all configurations differ, and all give equal results."""
     attention, template = case(batch=1, m=50, n=70, d=32, mask="keys"), template_for("attention")
     machine = machine_for(best("f32"), 2)
     configs = list(template.space(attention.region, machine))
@@ -81,7 +81,7 @@ REFERENCES = [
 
 @pytest.mark.parametrize("attention", REFERENCES, ids=range(len(REFERENCES)))
 def test_the_templates_own_reference(attention: Attention) -> None:
-    """Tuning and verification compare with it: it lies within the bound, too."""
+    """Tuning and verification compare with it, so it must lie within the bound, too."""
     arrays = values(attention)
     found = np.asarray(template_for("attention").reference(attention.region, arrays))
     wanted = expected(attention, arrays)
@@ -121,7 +121,7 @@ def test_what_it_does_not_build_has_a_reason() -> None:
     [("int8", 32, "rounded to integers need all keys"), ("f32", 24, "must be a multiple of 16")],
 )
 def test_blocks_of_keys_that_it_does_not_build(kind: str, key_block: int, message: str) -> None:
-    """Integers are rounded by the sum over all keys; a block has whole vectors of keys."""
+    """Integers need the sum over all keys before rounding; a block needs whole vectors of keys."""
     region, template = of_kind(case(n=64), kind).region, template_for("attention")
     machine = machine_for("avx512_vnni")
     default = template.default_config(region, machine)
@@ -131,8 +131,8 @@ def test_blocks_of_keys_that_it_does_not_build(kind: str, key_block: int, messag
 
 
 def test_masks_of_rows_that_end_in_a_vector_are_added_afterwards() -> None:
-    """A vector of the mask in the tile would be read beyond its row."""
+    """A vector of the mask in the tile would be read beyond the end of its row."""
     scores = [case(mask="rows", n=n).region.parts[0] for n in (48, 37)]
     assert [can_fuse(each, 16) is not None for each in scores] == [True, False]
-    keys = case(mask="keys", n=37).region.parts[0]  # one row, which is copied with its end
+    keys = case(mask="keys", n=37).region.parts[0]  # one row, which is copied with its tail
     assert can_fuse(keys, 16) is not None

@@ -1,4 +1,4 @@
-"""Keys and values that are stored in a narrower type than they are multiplied in."""
+"""Keys and values stored in a narrower type than the type of the products."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ TYPES = ("float16", "bfloat16", "int8", "uint8")
 
 
 def narrow(region: Region, dtype: str) -> Region:
-    """With k and v stored in another type."""
+    """The region with k and v stored in another type."""
     q, *stored = region.inputs[:3]
     inputs = (q, *(Tensor(each.shape, dtype) for each in stored), *region.inputs[3:])
     return region.replace(inputs=inputs)
 
 
 def stored(arrays: list[np.ndarray], dtype: str) -> list[np.ndarray]:
-    """k and v in another type; in 8 bits all their numbers are different ones."""
+    """Inputs with k and v in another type, scaled so that 8-bit numbers differ."""
     factor = 40 if dtype in ("int8", "uint8") else 1
     size = dtype_named(dtype)
     kept = [np.abs(x) if dtype == "uint8" else x for x in arrays[1:3]]
-    # Keys stay within the softmax's range: q is as much smaller.
+    # q shrinks by that factor, so scores stay within the range of the softmax.
     return [arrays[0] / np.float32(factor), *((factor * x).astype(size) for x in kept), *arrays[3:]]
 
 
 def near(result: np.ndarray, region: Region, arrays: list[np.ndarray]) -> None:
-    """Sums of so many products with probabilities; an exponential is off by a few roundings."""
+    """Sums of n products with probabilities; an exponential is off by a few roundings."""
     terms = region.parts[0].output.shape[-1] + region.parts[0].inputs[0].shape[-1]
     most = np.abs(arrays[2].astype(np.float64)).max()
     bound = 4 * (terms + 8) * np.finfo(np.float32).eps * most
@@ -56,7 +56,7 @@ def near(result: np.ndarray, region: Region, arrays: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("m", [1, 2, 21])
 def test_static_sizes(m: int, dtype: str, isa: str) -> None:
-    """Read in place for few queries, else packed; tails of vectors end at an unmapped page."""
+    """Few queries read k and v in place, more pack them; vectors' tails end at an unmapped page."""
     for layout in ("bhsd", "bshd"):
         attention = case(batch=1, heads=4, group=2, m=m, n=37, d=20, layout=layout, causal=36 - m)
         region = narrow(attention.region, dtype)
@@ -80,7 +80,7 @@ def test_any_sizes(dtype: str, isa: str) -> None:
 
 
 def test_threads_share_the_bytes() -> None:
-    """Half as many bytes are worth as many threads as half as many keys."""
+    """Halving the bytes of k and v asks for no more threads."""
     region = case(batch=1, heads=1, m=1, n=4096, d=64, layout="bhsd").region
     machine = machine_for("avx512", 8).with_numbers(fork_us=0)
     template = template_for("attention")
@@ -93,7 +93,7 @@ def test_threads_share_the_bytes() -> None:
 @pytest.mark.parametrize("isa", BF16_ISAS)
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_products_of_bfloat16(dtype: str, isa: str) -> None:
-    """The numbers are rounded to bfloat16 behind the cache."""
+    """Stored numbers are rounded to bfloat16 after they are read."""
     for m in (1, 21):
         attention = case(kind="rounded", batch=1, heads=2, m=m, n=40, d=32, layout="bhsd")
         region = narrow(attention.region, dtype)

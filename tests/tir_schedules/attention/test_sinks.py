@@ -1,4 +1,4 @@
-"""Sinks: a term of the sum that a softmax divides by, in every program of attention."""
+"""Sinks add a term to the softmax's sum in every program of attention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BEST = highest_native(ISAS)
 
 
 def with_sinks(region: Region) -> Region:
-    """One score for each head."""
+    """The region with one sink score for each head."""
     _, *heads = region.numbers("batch", ())
     strides = [int(np.prod(heads[place + 1 :], dtype=int)) for place in range(len(heads))]
     attrs: dict[str, Attribute] = {**region.attrs, "sink_strides": (0, *strides, 0, 1)}
@@ -44,21 +44,21 @@ def with_sinks(region: Region) -> Region:
 
 
 def scores_of_sinks(count: int) -> np.ndarray:
-    """Below all keys' scores, among them, above them."""
+    """Scores below all keys' scores, among them and above them."""
     return np.array([-9.0, 0.5, 30.0, 2.0], np.float32)[np.arange(count) % 4]
 
 
 def check(
     attention: Attention, isa: str = BEST, threads: int = 1, config: Config | None = None
 ) -> None:
-    """A kernel of static sizes."""
+    """A static kernel's result is near the reference."""
     region = with_sinks(attention.region)
     arrays = [*values(attention), scores_of_sinks(region.inputs[-1].size)]
     near(run(region, arrays, isa, config, threads), region, arrays)
 
 
 def near(result: np.ndarray, region: Region, arrays: list[np.ndarray]) -> None:
-    """Sums of so many products with probabilities; an exponential is off by a few roundings."""
+    """Sums of n products with probabilities; an exponential is off by a few roundings."""
     terms = region.parts[0].output.shape[-1] + region.parts[0].inputs[0].shape[-1]
     unit = 2.0**-8 if region.inputs[1].dtype == "bfloat16" else np.finfo(np.float32).eps
     bound = 4 * (1 if unit > 1e-3 else terms + 8) * unit * np.abs(arrays[2].astype(float)).max()
@@ -82,7 +82,7 @@ def test_products_of_bfloat16(isa: str) -> None:
 
 @pytest.mark.parametrize("mask", ["", "keys", "rows", "where"])
 def test_masks(mask: str) -> None:
-    """The register tile multiplies by the scale, or the softmax does."""
+    """Either the register tile or the softmax multiplies by the scale."""
     check(case(m=13, n=48, mask=mask, heads=4, group=2, layout="bhsd"))
     check(case(m=2, n=48, mask=mask, heads=4, group=2, layout="bhsd"))
 
@@ -100,7 +100,7 @@ def test_a_constant_that_is_added_to_the_scores_counts() -> None:
 
 @pytest.mark.parametrize("causal", [None, 100])
 def test_blocks_of_keys(causal: int | None) -> None:
-    """The softmax runs on from block to block."""
+    """The softmax continues from block to block."""
     attention = case(batch=1, m=70, n=170, causal=causal)
     region = with_sinks(attention.region)
     default = template_for("attention").default_config(region, machine_for(BEST))
@@ -114,7 +114,7 @@ def test_one_query(isa: str) -> None:
 
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
 def test_threads_share_the_keys(kind: str) -> None:
-    """The sink counts once."""
+    """The sink counts once, whichever thread adds it."""
     attention = of_kind(case(batch=1, heads=4, group=2, m=1, n=300, layout="bhsd"), kind)
     region = with_sinks(attention.region)
     default = template_for("attention").default_config(region, machine_for(BEST, 2))

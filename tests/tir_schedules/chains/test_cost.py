@@ -1,4 +1,4 @@
-"""The cost of chains: every term of it decides somewhere, in favour of merging and against it."""
+"""The cost of chains: each of its terms decides a case for merging and one against it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def matmul(m: int, k: int, n: int) -> Region:
 
 
 def chain(m: int, widths: Sequence[int], dtypes: tuple[str, str] = (F, F)) -> Region:
-    """Products one after the other."""
+    """A chain of products."""
     activation, weight = dtypes
     parts: list[Region] = []
     inputs, sources = [Tensor((m, widths[0]), activation)], []
@@ -54,7 +54,7 @@ def chain(m: int, widths: Sequence[int], dtypes: tuple[str, str] = (F, F)) -> Re
 
 
 def costs(estimate: ChainEstimate) -> tuple[Cost, Cost]:
-    """Of the parts alone, and merged as it is best."""
+    """The cost of the separate parts, and of the best merged kernel."""
     return estimate.separate, estimate.merged
 
 
@@ -70,7 +70,7 @@ def test_on_one_thread_a_small_chain_saves_its_calls(m: int, dtypes: tuple[str, 
 
 
 def test_on_two_threads_it_saves_barriers_too() -> None:
-    """Products large enough to be shared alone: two of their three barriers go."""
+    """Products large enough for two threads: two of their three barriers are saved."""
     before, after = costs(estimate_chain(chain(32, (256, 512, 512, 512)), TWO))
     assert before.barriers == pytest.approx(3 * (TWO.call_us + TWO.fork_us(2)))
     assert after.barriers == pytest.approx(TWO.call_us + TWO.fork_us(2))
@@ -83,7 +83,7 @@ def test_a_call_is_not_worth_merging_large_products() -> None:
 
 
 def test_rows_lose_parallelism_where_there_are_few() -> None:
-    """One row cannot be shared: its columns can."""
+    """One row cannot be split among threads; its columns can."""
     estimate = estimate_chain(chain(1, (1024, 2048, 1024)), TWO)
     assert estimate.rows.tasks == 1 and estimate.rows.cost.total > 1.5 * estimate.merged.total
     assert estimate.pays and estimate.plan.mode == "columns" and estimate.plan.tasks == 2
@@ -98,7 +98,7 @@ def test_rows_are_shared_where_there_are_enough() -> None:
 
 
 def test_results_beyond_l2_are_saved_by_blocks_of_rows() -> None:
-    """3 MB between the layers, which blocks keep in L2."""
+    """3 MB between the layers, which blocks of rows keep in L2."""
     estimate = estimate_chain(chain(512, WIDE), ONE)
     before, after = costs(estimate)
     assert estimate.pays and before.between > 0 == after.between
@@ -108,17 +108,17 @@ def test_results_beyond_l2_are_saved_by_blocks_of_rows() -> None:
 
 
 def test_large_weights_are_not_streamed_for_every_block() -> None:
-    """The same chain where its weights come from memory: each block would read them again."""
+    """If the weights come from memory, each block of rows would read them again."""
     small_l3 = ONE.with_numbers(l3_bytes=4 << 20)
     estimate = estimate_chain(chain(512, WIDE), small_l3)
     assert not estimate.pays
     blocks = estimate_chain(chain(512, WIDE), ONE).rows
     assert blocks.block < 512
-    # What blocks would save between the layers is less than the weights cost.
+    # The saving between the layers is smaller than the cost of reading weights again.
     before = estimate.separate
     again = -(-512 // blocks.block) - 1
     assert before.between < again * before.weights
-    assert estimate.rows.cost.weights < 2 * before.weights  # so that it reads them once
+    assert estimate.rows.cost.weights < 2 * before.weights  # one block reads them once
 
 
 def test_weights_in_l2_cost_nothing_to_read_again() -> None:
@@ -127,7 +127,7 @@ def test_weights_in_l2_cost_nothing_to_read_again() -> None:
 
 
 def test_rows_that_another_core_wrote_are_saved() -> None:
-    """After a product that is too small to be shared, a thread gets its half from the other's."""
+    """After a product on one thread, the other thread reads half of its result from that core."""
     region = chain(32, (4, 512, 512))
     before, after = costs(estimate_chain(region, TWO))
     half = 16 * 512 * 4
@@ -156,7 +156,7 @@ def test_a_normalisation_is_a_part() -> None:
     estimate = estimate_chain(region, TWO)
     assert estimate.pays and estimate.plan.mode == "rows"
     alone = estimate_chain(chain(64, (384, 384, 384)), TWO).separate.compute / 2
-    # 64 rows of 24 vectors at 7 cycles, which two threads share in the chain only.
+    # 64 rows of 24 vectors at 7 cycles; only the chain splits them between two threads.
     sweep = 64 * 24 * 7 / 3700
     assert estimate.separate.compute == pytest.approx(alone + sweep)
     assert estimate.merged.compute == pytest.approx(alone + sweep / 2)
@@ -179,7 +179,7 @@ def test_tiles_compute_up_to_eight_times_as_fast() -> None:
 
 
 def test_tiles_wait_for_weights_from_l3() -> None:
-    """Every block of rows streams them again, and computing hides less of it than on vectors."""
+    """Every block of rows streams them again; on tiles, computing hides less of that."""
     rate = AMX.l3_rate()
     once = 2 * 1024 * 2048 / rate
     before, after = costs(estimate_chain(chain(32, (1024, 2048, 1024), INTEGERS), AMX))

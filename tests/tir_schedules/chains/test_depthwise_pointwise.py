@@ -1,4 +1,4 @@
-"""A depthwise convolution and the matmul after it as one program, against one after the other."""
+"""A depthwise convolution and the matmul after it as one program equal both in sequence."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ every_type = pytest.mark.parametrize("dtype", ISAS_OF)
 
 
 def arrays_of(region: Region) -> list[np.ndarray]:
-    """Values with which every order of summation gives the same bits."""
+    """Values whose sums are exact in every order."""
     integer = region.inputs[0].dtype in ("uint8", "int8")
     return values(region) if integer else small_integers(region)
 
 
 def check(region: Region, isa: str, **options: Any) -> None:
-    """The kernel's bits are those of the parts by numpy."""
+    """The kernel has the bits of the parts by numpy."""
     arrays = arrays_of(region)
     expected = DEPTHWISE_POINTWISE.reference(region, arrays)
     assert len(np.unique(expected)) > min(8, expected.size // 4)
@@ -56,7 +56,7 @@ def bands(region: Region, isa: str, lines: int, threads: int = 1) -> PairConfig:
 @pytest.mark.sampled
 @every_type
 def test_every_isa(dtype: str) -> None:
-    """Two images, bands that leave a lower one, channels and columns that are cut."""
+    """Two images, a lower last block of lines, tails of channels and columns."""
     region = pair((7, 5), 33, 17, padding=ALL, dtype=dtype, batch=2)
     for isa in ISAS_OF[dtype][:: 2 if dtype == "int8" else 1]:
         check(region, isa, config=bands(region, isa, 3))
@@ -84,7 +84,7 @@ def test_tiles_of_two_rows(dtype: str) -> None:
 
 
 def test_the_ring_goes_on_in_a_thread_and_begins_anew_in_the_next() -> None:
-    """A tall kernel: most of the rows of x that a band needs were staged for the one before."""
+    """Most rows of x that a block needs were staged for the previous block of its thread."""
     region = pair((11, 4), 130, 16, (7, 3), "uint8", padding=(3, 1, 3, 1))
     for threads in (1, 3):
         config = bands(region, BEST["uint8"], 1, threads)
@@ -100,7 +100,7 @@ def test_one_axis_and_a_residual() -> None:
 
 
 def test_f32_between_integers() -> None:
-    """The matmul quantises what it reads."""
+    """The matmul quantises the f32 result of the convolution."""
     region = pair((5, 4), 20, 24, padding=ALL, dtype="uint8")
     first, second = region.parts
     shape = first.output.shape
@@ -114,7 +114,7 @@ def test_f32_between_integers() -> None:
 
 
 def test_tolerances_of_random_numbers() -> None:
-    """Real values, within what the parts may be off by and what that becomes."""
+    """Random numbers are within the parts' bounds, carried through the second part."""
     for dtype in ("float32", "bfloat16"):
         region = pair((6, 5), 33, 17, padding=ALL, dtype=dtype, last="float32")
         arrays = chain_arguments(region, 0)
@@ -176,7 +176,7 @@ def test_names_and_work() -> None:
 
 
 def test_tiles_read_rows_of_bands() -> None:
-    """With AMX the matmul's tiles read the band where it is, padded; code only."""
+    """With AMX the matmul's tiles read the padded block in place; only code is checked."""
     amx = Machine("sapphirerapids", isa_named("amx"))
     region = pair((8, 16), 72, 64, padding=ALL, dtype="uint8")
     second = region.parts[1]

@@ -1,4 +1,4 @@
-"""When a depthwise convolution and the matmul after it are one kernel: both answers, and why."""
+"""When a depthwise convolution and its matmul are one kernel: both answers, with reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO = dataclasses.replace(ONE, threads=2)
 
 
 def square(size: int, channels: int, n: int, dtype: str = F, taps: int = 3) -> Region:
-    """Stride 1, padded to the same size."""
+    """A convolution of stride 1 that keeps the image's size, and its matmul."""
     return pair((size,) * 2, channels, n, (taps,) * 2, dtype, padding=(taps // 2,) * 4)
 
 
@@ -44,7 +44,7 @@ def of(region: Region, machine: Machine) -> PairEstimate:
     ],
 )
 def test_what_was_measured_to_pay(region: Region, one: bool, two: bool) -> None:
-    """On one thread only pairs of integers do; on two all that have lines for both."""
+    """On one thread only integer pairs pay; on two all pairs with enough lines for both threads."""
     assert (of(region, ONE).pays, of(region, TWO).pays) == (one, two)
 
 
@@ -70,7 +70,7 @@ def test_bands_fit_the_cache_and_give_every_thread_as_many() -> None:
 
 
 def test_lines_of_many_bytes_come_one_tile_at_a_time() -> None:
-    """Two lines, a tile of the first part, are 161 KB; what is beyond L2 counts."""
+    """Two lines, one tile of the first part, are 161 KB; bytes beyond L2 count."""
     small = TWO.with_numbers(l2_bytes=64 << 10)
     found = of(square(28, 720, 40), small)
     assert found.config.lines == found.config.depthwise.rows == 2
@@ -78,13 +78,13 @@ def test_lines_of_many_bytes_come_one_tile_at_a_time() -> None:
 
 
 def test_threads_that_wait_cost_time() -> None:
-    """Seven lines on two threads, of which one gets four."""
+    """Seven lines on two threads: one thread has four of them."""
     found = of(square(7, 1152, 320), TWO)
     assert found.saved < 0 and found.merged.compute > 1.1 * found.separate.compute
 
 
 def test_less_cache_makes_merging_better() -> None:
-    """What does not fit L2 goes through L3 between two kernels."""
+    """Results that do not fit L2 go through L3 between two kernels."""
     region = square(56, 144, 24)
     small = TWO.with_numbers(l2_bytes=256 << 10)
     assert of(region, small).separate.between > of(region, TWO).separate.between
@@ -94,7 +94,7 @@ SKYLAKE = Machine("skylake-avx512", isa_named("avx512"))
 
 
 def test_images_of_any_size_pay_where_large_ones_do_and_small_ones_lose_nothing() -> None:
-    """Of 64 x 64 pixels nothing leaves L2; of 256 x 256 the result between the parts does."""
+    """With 64 x 64 pixels all fits L2; with 256 x 256 the result between the parts does not."""
     small, large = square(64, 16, 24), square(256, 16, 24)
     assert not of(small, SKYLAKE).pays and of(large, SKYLAKE).pays
     found = of(opened(large, (1, 2)), SKYLAKE)
@@ -103,7 +103,7 @@ def test_images_of_any_size_pay_where_large_ones_do_and_small_ones_lose_nothing(
 
 
 def test_one_size_that_loses_is_the_answer() -> None:
-    """Six lines on eight threads, of any width."""
+    """Six lines on eight threads, with a dynamic width."""
     eight = dataclasses.replace(SKYLAKE, threads=8)
     found = of(opened(pair((6, 64), 128, 128, padding=(1,) * 4), (0, 2)), eight)
     assert found.saved < 0 and found.merged.compute > 1.1 * found.separate.compute

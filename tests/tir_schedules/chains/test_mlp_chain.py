@@ -1,4 +1,4 @@
-"""Chains as one program: both modes, every kind of part, against the parts one after the other."""
+"""Chains as one program: both modes and every kind of part equal the parts in sequence."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_leading_dimensions_and_rows_of_other_shapes() -> None:
 
 
 def test_quantising_on_the_way_in_and_an_integer_residual() -> None:
-    """f32 -> int8 product -> f32, quantised by the next part as it reads; a residual in uint8."""
+    """f32 -> int8 product -> f32, which the next part quantises as it reads; a uint8 residual."""
     m, k, n = 9, 10, 24
     first = integer_matmul(
         (m,), k, n, "uint8", a_zero=3, quantized=0.05, output=Tensor((m, n), "float32"),
@@ -123,7 +123,7 @@ def test_quantising_on_the_way_in_and_an_integer_residual() -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_normalisations_and_residuals(isa: str) -> None:
-    """Within what the parts may be off by, and what that becomes (`chain_bounds`)."""
+    """Results are within the parts' bounds, carried through later parts (`chain_bounds`)."""
     region = transformer_block((3, 5), 20, 24)
     arrays = values(region)
     expected = expected_of_chain(region, arrays, 0)

@@ -1,4 +1,4 @@
-"""Chains on AMX tiles: both modes, tails, parts on vectors, and what the tiles are told to do."""
+"""Chains on AMX tiles: both modes, tails, parts on vectors, and executed tile instructions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ INT8 = ("amx_s8s8s32_32x32", "amx_u8u8s32_32x32", "amx_u8s8s32_32x32")
 
 
 def on_kernels(region: Region, config: MlpChainConfig, *kernels: str) -> MlpChainConfig:
-    """The configuration with other kernels for the matmuls, in the largest tiles they have."""
+    """The configuration with other kernels for the matmuls, in their largest tiles."""
     products = [part for part in region.parts if part.op == "matmul"]
     matmuls = []
     for part, found, name in zip(products, config.matmuls, kernels, strict=True):
@@ -63,7 +63,7 @@ def on_kernels(region: Region, config: MlpChainConfig, *kernels: str) -> MlpChai
 
 
 def by_whole_tiles(region: Region, blocks: int, *kernels: str, threads: int = 1) -> MlpChainConfig:
-    """Mode "rows" with blocks of multiples of 32 rows."""
+    """Mode "rows" with blocks that are multiples of 32 rows."""
     config = by_rows(region, machine_for("amx", threads), threads, blocks)
     config = MlpChainConfig.from_dict({**config.to_dict(), "row_blocks": blocks, "row_unit": 32})
     return on_kernels(region, config, *kernels)
@@ -75,9 +75,9 @@ def integers(
     types: Sequence[tuple[str, str]] = (("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")),
     zeros: Sequence[int] = (5, 100, 3),
 ) -> Region:
-    """Integer products into integers, at last into f32; scaled so that few results saturate.
+    """Integer products with integer results, the last one f32; few results saturate.
 
-    Weights of uint8 are counted from 128, which needs the sums of rows.
+    Weights of uint8 have zero point 128, which needs the sums of rows.
     """
     outputs = [*(a for a, _ in types[1:]), "float32"]
     layers = []
@@ -92,7 +92,7 @@ def integers(
 
 
 def check(region: Region, arrays: list[np.ndarray], config: MlpChainConfig) -> None:
-    """The chain's results are those of its parts, to the bit."""
+    """The chain gives the results of its parts, to the bit."""
     exact = MLP_CHAIN.reference(region, arrays)
     assert len(np.unique(exact)) > min(100, exact.size // 4)
     np.testing.assert_array_equal(run(region, arrays, "amx", config, threads=2), exact)
@@ -172,7 +172,7 @@ def test_norms_and_f32_products_between() -> None:
 
 
 def test_quantising_on_the_way_in() -> None:
-    """By a range that is given, by numbers, and zero points that need sums of padded rows."""
+    """Ranges from inputs, constant numbers, and zero points that need sums of padded rows."""
     m, k, n = 37, 70, 72
     scaled = (
         EpilogueOp("cast", (0,)),
@@ -209,7 +209,7 @@ def test_quantising_on_the_way_in() -> None:
 
 
 def test_plain_accumulators_are_stored_by_tiles() -> None:
-    """A result without an epilogue is a sum as it is, between parts and at the end."""
+    """A result without an epilogue is the plain sum, between parts and at the end."""
     plain = Region(
         op="matmul",
         inputs=(Tensor((33, 64), "bfloat16"), Tensor((64, 64), "bfloat16", True)),
@@ -229,7 +229,7 @@ def layers(rows: int, sizes: tuple[int, ...] = (128, 64, 64, 32)) -> Region:
 
 
 def modelled(region: Region, config: MlpChainConfig) -> InstructionCounts:
-    """What the model says of the products in every block, configurations aside."""
+    """Tile instructions of the products in every block by the model, without configurations."""
     total = InstructionCounts()
     for group in blocks_of(region.output.shape[0], config):
         for part, found in zip(region.parts, config.matmuls, strict=True):
@@ -243,7 +243,7 @@ def modelled(region: Region, config: MlpChainConfig) -> InstructionCounts:
     ("rows", "blocks", "threads", "configured", "released"),
     [
         (64, 1, 1, 1, 1),  # once for three products
-        (70, 1, 1, 4, 1),  # 32, 6; 6, 32; 32, 6: each begins with what is there
+        (70, 1, 1, 4, 1),  # 32, 6; 6, 32; 32, 6: each product begins with the current configuration
         (96, 3, 2, 3, 3),  # once for each task
         (70, 3, 2, 3, 3),  # a task has the tail
     ],
@@ -257,7 +257,7 @@ def test_executed_instructions(
     emulator.reset()
     check(region, arrays, config)
     executed = emulator.counts()
-    if executed is not None:  # hardware does not count
+    if executed is not None:  # hardware has no counters
         found = {name: count for name, count in executed.items() if count}
         wanted = dataclasses.replace(
             modelled(region, config), ldtilecfg=configured, tilerelease=released
@@ -289,7 +289,7 @@ def test_permission_is_checked_once_before_the_loop() -> None:
 
 
 def test_results_between_are_read_in_place() -> None:
-    """Only what comes from outside is staged, though K is 100, 50 and 33."""
+    """Only the chain's input is staged, although K is 100, 50 and 33."""
     narrow = "bfloat16"
     region = mlp(
         [f32_layer((40,), k, n, dtypes=(narrow,) * 3) for k, n in ((100, 50), (50, 33), (33, 20))]
@@ -301,7 +301,7 @@ def test_results_between_are_read_in_place() -> None:
 
 
 def test_blocks_are_whole_tiles_where_that_is_less_work() -> None:
-    """Six times 32 rows in four blocks, not 48 rows in each."""
+    """Four blocks with six times 32 rows in all, not 48 rows in each."""
     region, machine = layers(192, (256, 512, 512, 256)), machine_for("amx")
     config = by_rows(region, machine, 1, 4)
     assert {found.kernel for found in config.matmuls} == {"amx_u8s8s32_32x32"}

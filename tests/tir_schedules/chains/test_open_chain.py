@@ -1,4 +1,4 @@
-"""Chains of any number of rows: one kernel, exactly the parts one after the other."""
+"""Chains with dynamic rows: one kernel equals the parts in sequence, to the bit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_blocks_of_rows_on_threads(threads: int, most: int, alone: int) -> None:
 
 
 def test_operands_of_every_kind() -> None:
-    """A residual from the chain, one from outside, and one that all sequences have alike."""
+    """A residual from the chain, one from outside, and one that all sequences share."""
     lead = (BATCH, LENGTH)
     first, second = f32_layer(lead, 13, 20), f32_layer(lead, 20, 20, residual=True)
     chain = ChainBuilder([first.inputs[0]])

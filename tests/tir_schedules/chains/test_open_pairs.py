@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions of any images: one kernel, exactly the parts."""
+"""Depthwise and pointwise convolutions of any images: one kernel equals the parts exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
 
 
 def check(region: Region, isa: str, lines: int, threads: int = 1) -> None:
-    """Of no, one and several images."""
+    """Checks one kernel for no, one and several images."""
     machine = machine_for(isa, threads)
     config = in_bands(region.with_sizes({"batch": 1}), machine, lines, threads)
     kernel = OpenKernel(region, isa, threads, config)
@@ -42,7 +42,7 @@ def check(region: Region, isa: str, lines: int, threads: int = 1) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "isa"), CASES)
 def test_every_isa(dtype: str, isa: str) -> None:
-    """Bands that leave a lower one, channels and columns that are cut."""
+    """A lower last block of lines, tails of channels and columns."""
     check(pair((7, 5), 33, 17, padding=ALL, dtype=dtype, batch=BATCH), isa, 3)
 
 
@@ -67,7 +67,7 @@ def check_images(
     lines: int | None = None,
     **fields: Any,
 ) -> None:
-    """Of images, lines and columns; where an axis is not dynamic, all sizes have the same there."""
+    """Checks one kernel for (images, lines, columns); static axes have one size in all of them."""
 
     def of(size: tuple[int, int, int]) -> Region:
         return pair(size[1:], 33, 17, padding=ALL, dtype=dtype, batch=size[0], **fields)
@@ -88,7 +88,7 @@ def check_images(
         np.testing.assert_array_equal(result, DEPTHWISE_POINTWISE.reference(known, arrays))
 
 
-# Of one line and column, of bands that leave a lower one, of lines longer than a band, of none.
+# One line and column, a lower last block of lines, lines longer than a block, no image.
 SIZES = ((1, 1, 1), (2, 7, 5), (1, 3, 19), (1, 12, 2), (0, 7, 5))
 
 
@@ -124,7 +124,7 @@ def test_strides_and_a_residual_of_any_size() -> None:
 
 
 def test_bands_are_as_the_estimate_cuts_them() -> None:
-    """Threads have equally many, unless there are too few lines; lines are whole tiles."""
+    """Threads get equal numbers of blocks unless lines are few; blocks are whole tiles high."""
     region = pair((23, 10), 16, 16, padding=ALL, batch=3)
     config = replace(in_open_bands(opened(region, (1,)), machine_for(ISAS[-1]), 1), lines=2)
     for pixels, threads, lines in ((1, 1, 2), (60, 1, 6), (1000, 1, 23), (1000, 2, 12), (1, 50, 2)):

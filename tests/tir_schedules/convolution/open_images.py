@@ -1,4 +1,4 @@
-"""Convolutions of images of any size: their regions, and what the symbols are for some size."""
+"""Convolutions with dynamic image sizes: their regions, and the values of their symbols."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = (1, 9, 13)
 
 
 def opened(of_sizes: OfSizes, axes: Sequence[int], example: Sizes = EXAMPLE) -> Region:
-    """The region where the sizes of some axes are symbols, those of the result others."""
+    """The region with symbols for some axes of x, and other symbols for the result."""
     region = of_sizes(example)
 
     def of(tensor: Tensor, name: str) -> Tensor:
@@ -42,7 +42,7 @@ def opened(of_sizes: OfSizes, axes: Sequence[int], example: Sizes = EXAMPLE) -> 
 
 
 def symbols(region: Region) -> Mapping[str, int]:
-    """The values of all symbols for a region of known sizes."""
+    """The values of all symbols for a static region."""
     found = {f"x{axis}": size for axis, size in enumerate(region.inputs[0].shape)}
     return found | {f"y{axis}": size for axis, size in enumerate(region.output.shape)}
 
@@ -87,5 +87,5 @@ def bias_and_residual(region: Region) -> Region:
 
 
 def fits(of_sizes: OfSizes, size: Sizes) -> bool:
-    """Whether a result of such an image has elements."""
+    """Whether the result for such an image has elements."""
     return min(ConvGeometry.of(of_sizes(size)).outputs) > 0

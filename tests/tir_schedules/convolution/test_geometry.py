@@ -1,4 +1,4 @@
-"""Which windows lie inside: closed forms, compared with every position."""
+"""Closed forms for windows inside the image, compared with every position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of any number of images: one kernel, integers to the bit."""
+"""Convolutions with a dynamic batch: one kernel, integers to the bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of any number of images on AMX tiles: integers to the bit, each image its own."""
+"""Convolutions with a dynamic batch on AMX tiles: every image exact, integers to the bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = (1, 1, 1, 1)
 
 
 def check_on_tiles(region: Region, config: ConvConfig, threads: int = 1) -> None:
-    """Several numbers of images by one kernel, whose products are those of tiles."""
+    """Checks one kernel for several batches; tiles must compute its products."""
     kernel = OpenKernel(region, "amx", threads, config)
     emulator.reset()
     check(region, kernel)
@@ -32,7 +32,7 @@ def check_on_tiles(region: Region, config: ConvConfig, threads: int = 1) -> None
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_images(dtype: str, threads: int) -> None:
-    """Padding, tails of channels, and the sizes in memory in front of the check for tiles."""
+    """Padding, tails of channels; sizes are stored in memory before the check for tiles."""
     region = conv_region((6, 19), 20, 37, (3, 3), batch=BATCH, padding=ONE, dtype=dtype)
     config = on_tiles(region, "32x32", band=4, threads_m=threads)
     check_on_tiles(region, config, threads)

@@ -1,4 +1,4 @@
-"""Convolutions of images of any size: one kernel, right for every width and height."""
+"""Convolutions with dynamic image sizes: one kernel is right for every width and height."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def test_windows_that_reach_over_the_edges_of_lines() -> None:
 
 @pytest.mark.parametrize(("kind", "rows", "tiles"), [("5x5", 1, 4), ("3x3", 2, 5)])
 def test_one_code_for_all_edges(kind: str, rows: int, tiles: int) -> None:
-    """Tiles inside, at edges, and two sizes for short lines; with two rows a row alone as well."""
+    """Inner tiles, edge tiles, and two sizes for short lines; with two rows also single rows."""
     region = opened(ALL[f"depthwise {kind}"], IMAGE)
     template, isa = template_for(region.op), isa_named("avx512")
     config = DepthwiseConfig(rows=rows, columns=4, blocks=3)
     text = template.build(region, config, isa).script()
     taps = 5 if rows == 1 else 3
     unrolled = [taps] * tiles if rows == 1 else [taps * taps] * 2 + [taps] * (tiles - 2)
-    assert text.count("= W[") == 2 * sum(unrolled)  # whole vectors of channels, and the last one
+    assert text.count("= W[") == 2 * sum(unrolled)  # whole vectors of channels, and the tail
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -152,7 +152,7 @@ def test_small_windows_take_two_lines_at_once() -> None:
         region = opened(ALL[kind], IMAGE)
         config = template.default_config(region, machine_for("avx2"))
         assert ("2 lines at once" in template.at_run_time(region, config)) == two
-        assert config.to_dict()["blocks"] == 5  # all channels, before the next pixels
+        assert config.to_dict()["blocks"] == 5  # all channels before the next pixels
 
 
 @pytest.mark.sampled

@@ -1,4 +1,4 @@
-"""Steps of a layout: what operators compute of an expression is what NumPy computes of an array."""
+"""Steps of a layout give equal results on Relax expressions and on NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocking is plain Python: cuts cover everything, balance holds, thread grids make sense."""
+"""Blocking in plain Python: blocks cover everything, are balanced, and thread grids make sense."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_shares_are_as_many_as_asked_for(total: int, parts: int) -> None:
 
 
 def largest_part(*sizes: int) -> Callable[[Box], float]:
-    """The cost of a grid: the size of the largest part, and a little for every thread."""
+    """The cost of a grid: the size of the largest chunk, and a little for every thread."""
     return lambda grid: math.prod(divided(sizes, grid)) + 1e-3 * math.prod(grid)
 
 
@@ -74,7 +74,7 @@ def test_a_thread_grid_has_work_for_every_thread(
 
 @given(st.integers(1, 128), st.sampled_from([1, 7, 16, 32, 128, 512]))
 def test_no_number_of_threads_is_a_cliff(threads: int, m: int) -> None:
-    """Of 48 vectors: the largest part is at most 1.5 even shares, or as small as it gets."""
+    """For 48 vectors the largest chunk is at most 1.5 times the mean, or the smallest possible."""
     rows, columns, _ = choose_thread_grid((m, 48, 1), [threads], largest_part(m, 48, 1))
     part = -(-m // rows) * -(-48 // columns)
     assert part <= max(1.5 * m * 48 / threads, 1) or part <= 2
@@ -106,7 +106,7 @@ def test_estimates_know_thin_tiles_latency_and_cache_sets() -> None:
 
 @pytest.mark.parametrize("name", ["skylake-avx512", "cascadelake", "sapphirerapids", "znver5"])
 def test_panels_of_one_width_take_fewer_cycles(name: str) -> None:
-    """As many products and accumulators: 4 + 4 vectors beside 3 + 3 + 2, and so on."""
+    """Products and accumulators are equal in number: 4 + 4 vectors against 3 + 3 + 2, and so on."""
     machine = Machine(name, isa_named("avx512"))
     for n_vectors in (8, 16):
         even = estimate_cycles(480, n_vectors, 512, 6, 4, 512, machine)

@@ -1,4 +1,4 @@
-"""Pieces of shares that threads claim: each is taken once, by its own thread or by a neighbour."""
+"""Pieces of chunks that threads claim: each is taken once, by its thread or by a neighbour."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def test_each_piece_is_taken_once(pieces: int) -> None:
         assert (count == 1).all()
         distance = (np.arange(SHARES)[:, None] - (task - 1)) % SHARES
         assert (distance < MOST_SHARES).all()
-        # Where a thread runs several tasks, the first takes what the next ones would begin with.
+        # If a thread runs several tasks, its first task takes pieces of the later ones.
         if pieces and len(os.sched_getaffinity(0)) < SHARES // 2:
             assert (distance > 0).any()

@@ -1,4 +1,4 @@
-"""Sizes that arguments tell in products only."""
+"""Sizes that arguments only give as factors of products."""
 
 from __future__ import annotations
 

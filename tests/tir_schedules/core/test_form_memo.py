@@ -1,4 +1,4 @@
-"""What is remembered for a region's form is what the function would have said."""
+"""A result cached for a region's form equals the function's result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _region(zero_point: int, rows: int = 4) -> Region:
 
 
 class _Asked:
-    """A function of regions that counts."""
+    """Functions of regions that count their calls."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Loops over a number that is known at run time only, against the same cuts by Python."""
+"""Loops over a dynamic number, compared with blocks computed in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ N = SymbolicSize.of("n")
 
 @pytest.mark.parametrize(("most", "unit"), [(42, 6), (85, 6), (5, 6), (16, 4), (7, 1)])
 def test_balanced_blocks(most: int, unit: int) -> None:
-    """Each element of the result is the number of the block that it lies in, from 1 on."""
+    """Each element of the result is the number of its block, from 1 on."""
     isa = highest_native(ISAS)
     with kernel_function("blocks") as builder:
         out = tensor_parameter("out", Tensor((N,), "int32"))
@@ -61,7 +61,7 @@ def test_balanced_blocks(most: int, unit: int) -> None:
 
 @pytest.mark.parametrize(("most", "vectors", "least"), [(14, 2, 3), (6, 4, 16), (28, 1, 1)])
 def test_tiles_cover_every_row_once(most: int, vectors: int, least: int) -> None:
-    """Each element is the height of the piece that it lies in; code is there for these heights."""
+    """Each element is the height of its tile; only heights that have code occur."""
     isa, heights = highest_native(ISAS), tail_heights(most, vectors, least)
     with kernel_function("tiles") as builder:
         out = tensor_parameter("out", Tensor((N,), "int32"))
@@ -83,7 +83,7 @@ def test_tiles_cover_every_row_once(most: int, vectors: int, least: int) -> None
 
 
 def test_few_heights_cost_little() -> None:
-    """Less than a third of the rows that all heights have; 13 rows are 5, 4 and 4."""
+    """Five heights have less than a third of all heights' rows; 13 rows are 5, 4 and 4."""
     heights = tail_heights(14, 2, 3)
     assert heights.heights == (3, 4, 5, 6, 14)
     assert sum(heights.heights) * 3 < sum(range(3, 15))

@@ -1,4 +1,4 @@
-"""Where parts of concatenations lie, held against numpy's own views."""
+"""Where parts of concatenations lie, compared with numpy's own views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tir_schedules.core.size import SymbolicSize
 
 
 def positions(placement: Placement) -> np.ndarray:
-    """The position of every element in turn."""
+    """The position of every element, in order."""
     found = np.array([placement.offset])
     for extent, stride in zip(placement.extents, placement.strides, strict=True):
         found = (found[:, None] + np.arange(extent) * stride).reshape(-1)
@@ -23,7 +23,7 @@ def positions(placement: Placement) -> np.ndarray:
 
 @st.composite
 def concatenations(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int, int]:
-    """A shape, an axis, and which of its positions are a part."""
+    """A shape, an axis, and the first position and length of a part along it."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     axis = draw(st.integers(0, len(shape) - 1))
     first = draw(st.integers(0, shape[axis] - 1))
@@ -66,8 +66,8 @@ def test_parts_of_parts() -> None:
         ((5, 6, 4), (60, 10, 1)),
         ((30, 4), (10, 1)),
         ((30, 2, 2), (10, 2, 1)),
-        ((1, 30, 1, 4), (1, 10, 10, 1)),  # the only position of an axis may lie anywhere
-        ((15, 8), None),  # rows of 8 would not lie in one piece
+        ((1, 30, 1, 4), (1, 10, 10, 1)),  # an axis of extent 1 may have any stride
+        ((15, 8), None),  # rows of 8 would not be contiguous
         ((120,), None),
         ((5, 6), None),
     ],
@@ -87,7 +87,7 @@ def test_a_row_in_two_pieces_has_no_parts() -> None:
 
 
 def test_rows_of_any_number() -> None:
-    """A part of the columns of [n, h, 6, 5], as a tensor, as rows, and where it does not fit."""
+    """A part of the columns of [n, h, 6, 5], as a tensor, as rows, and shapes that do not fit."""
     n, h = SymbolicSize.of("n"), SymbolicSize.of("h")
     part = Placement.whole(n * h * 6 * 5).part(5, 2, 3)
     assert part == Placement((n * h * 6, 3), (5, 1), 2)
@@ -97,6 +97,6 @@ def test_rows_of_any_number() -> None:
     assert_structural_equal(strides[0], 30 * y)
     assert part.strides_of((y, 3)) == (5, 1)
     assert part.strides_of((y, 2)) is None  # not whole runs
-    assert part.strides_of((6, 3)) is None  # of one row alone
+    assert part.strides_of((6, 3)) is None  # a static number of rows
     assert part.part(3, 1, 2) == Placement((n * h * 6, 2), (5, 1), 3)
     assert Placement.whole(n * 30).part(5, 2, h) is None

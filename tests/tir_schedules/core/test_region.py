@@ -50,7 +50,7 @@ TEXTS = {"strides": "2,2", "padding": "0,0,0,0", "dilation": "1,1", "sources": "
 
 @pytest.mark.parametrize("region", [CONV, CHAIN], ids=lambda region: region.op)
 def test_attributes_have_types_and_records_of_earlier_versions_texts(region: Region) -> None:
-    """The key shows both alike, so that a record of either is found."""
+    """The key shows both alike, so records of both are found."""
     fields = json.loads(region.to_json())
     assert not any(isinstance(value, str) for value in fields["attrs"].values())
     earlier = {name: TEXTS.get(name, value) for name, value in fields["attrs"].items()}

@@ -1,4 +1,4 @@
-"""Numbers of regions: what is left without them, and placeholders in their places."""
+"""Numbers of regions: the region without them, and placeholders in their places."""
 
 from __future__ import annotations
 

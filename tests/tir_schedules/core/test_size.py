@@ -1,4 +1,4 @@
-"""Symbolic sizes: what keeps symbols, what is equal, how they are written."""
+"""Symbolic sizes: which operations keep symbols, equality, and their text."""
 
 from __future__ import annotations
 

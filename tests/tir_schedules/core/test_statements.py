@@ -1,4 +1,4 @@
-"""Statements rebuilt from their own children are the same; children come in program order."""
+"""Rebuilding statements from their children changes nothing; children come in program order."""
 
 from __future__ import annotations
 

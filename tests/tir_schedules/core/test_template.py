@@ -1,4 +1,4 @@
-"""What a template has that says no more than it must."""
+"""Defaults of a template that defines only what it must."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MACHINE = machine_for("avx2")
 
 
 class LeastConfig(Config, frozen=True):
-    """One number."""
+    """A configuration with one number."""
 
     number: int
 
 
 class Least(Template[LeastConfig]):
-    """Only what has to be written."""
+    """A template with only the required members."""
 
     name = "least"
     config_type = LeastConfig

@@ -1,4 +1,4 @@
-"""Tiles or vectors: what the rule says of few rows, many rows, and weights far away."""
+"""Tiles or vectors: the choice for few rows, many rows, and weights outside the caches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tiles(m: int, n: int, k_bytes: int, layout: str = "2x2") -> float:
 
 
 def vectors(m: int, n: int, k_bytes: int) -> float:
-    """Of a tile of 6 x 64, or of one row and 256 columns."""
+    """Cycles with a tile of 6 x 64, or of one row and 256 columns."""
     rows, width = (1, 16) if m == 1 else (min(m, 6), 4)
     plan = ProductPlan(
         kernel=microkernel_named(VNNI),
@@ -60,7 +60,7 @@ def reason(m: int, n: int, k_bytes: int) -> str | None:
 
 def test_the_rates_are_eight_to_one() -> None:
     m = n = k = 512
-    # 1024 multiply-adds a cycle, at a lower clock; two vector products of 64.
+    # 1024 multiply-adds a cycle at a lower clock; two vector products of 64.
     slower = SPR.cycles_per_us / SPR.tile_core.clock
     assert tiles(m, n, k) >= slower * m * n * k / 1024
     assert slower * vectors(m, n, k) / tiles(m, n, k) == pytest.approx(8, rel=0.25)
@@ -80,7 +80,7 @@ def test_layers_of_bert_go_to_tiles_unless_they_have_one_row(
 def test_few_rows_and_small_products_stay_on_vectors() -> None:
     assert reason(2, 768, 768) is not None
     assert reason(8, 64, 64) is not None  # the configuration alone takes 200 cycles
-    # From memory, fetching the weight is all that counts, on either.
+    # If the weight comes from memory, only reading it counts, on tiles and on vectors.
     far = reason(4, 32768, 8192)
     assert far is not None and "1.00x as fast" in far
 
@@ -125,23 +125,23 @@ def test_blocks_are_legal_and_not_worse_than_whole_sums(
 def test_more_columns_never_take_less(shape: tuple[int, int, int]) -> None:
     m, n, depth = shape
     once = tiles(m, n, 64 * depth)
-    # Another choice of blocks may come out within the ends of a block.
+    # Another choice of blocks may differ by the ends of a block.
     assert tiles(m, 2 * n, 64 * depth) >= once - 2 * SPR.tile_core.tdp * 16
     assert vectors(m, 2 * n, 64 * depth) >= vectors(m, n, 64 * depth)
 
 
 def test_many_rows_fetch_half_of_the_loads_from_l1() -> None:
-    """64 rows or more: a panel's piece is visited again, and has to stay while A passes."""
+    """From 64 rows on, blocks of a panel are read again and have to stay in L1 while A passes."""
     found = amx_blocks(TILES["2x2"], 512, 1024, 2048, SPR)
     assert found["k_block"] < 512
     piece = found["k_block"] // 16
     assert 1024 * 2 * piece <= SPR.l1_bytes * 2 / 3
-    # One block of rows visits a panel once.
+    # A single block of rows reads a panel once.
     assert amx_blocks(TILES["2x2"], 16, 1024, 2048, SPR)["k_block"] == 512
 
 
 def test_sums_rest_in_l1_where_k_is_cut() -> None:
-    """512 rows of two vectors would be 64 KB: more than L1. The weight is fetched ahead."""
+    """512 rows of two vectors would be 64 KB, more than L1; the weight is prefetched."""
     found = amx_blocks(TILES["2x2"], 512, 1024, 2048, SPR, fetches=True)
     assert found["m_block"] * found["vectors"] * 64 <= SPR.l1_bytes // 3
     plan = ProductPlan(kernel=TILES["2x2"], m=512, n=1024, k=2048, **found)

@@ -1,4 +1,4 @@
-"""Predictions for parts of products: cuts, instructions, levels, and what must never happen."""
+"""Predictions for parts of products: blocks, instructions, cache levels, and invariants."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_every_result_takes_its_products(part: TilePart) -> None:
 @given(parts())
 def test_a_prediction_stays_below_the_peak_and_loads_every_byte(part: TilePart) -> None:
     found = predict(part, SPR)
-    # Blocks of one kind overlap at their ends: the rhythm of a few of them may gain a product.
+    # Blocks overlap at their ends: each kind of block may gain the time of a product.
     kinds = len(set(part.panels)) * 8 * len(part.pieces)
     assert found.cycles >= SPR.tile_core.tdp * (found.counts.tdp - kinds)
     assert 0 < found.share < 1.05
-    # All of A for every panel, all of B for every block of rows, C once for every further piece.
+    # All of A for every panel, all of B for every block of rows, C for every block of K but one.
     rows = sum(len(band) for band in part.bands)
     tiles = sum(part.pieces)
     a = 64 * part.plan.m * tiles * len(part.panels)
@@ -91,7 +91,7 @@ def test_a_prediction_stays_below_the_peak_and_loads_every_byte(part: TilePart) 
 def test_larger_caches_never_cost(part: TilePart, cache: str) -> None:
     larger = SPR.with_numbers(**{cache: 4 * getattr(SPR, cache)})
     few = SPR.tile_core.tdp * 16 * len(part.bands) * len(part.panels) * len(part.pieces)
-    # In-order ports may pair instructions a little better by chance, at the ends of blocks.
+    # By chance, in-order ports may pair instructions a little better at the ends of blocks.
     assert predict(part, larger).cycles <= predict(part, SPR).cycles + few
 
 
@@ -113,7 +113,7 @@ def test_levels_hold_what_fits() -> None:
 def test_full_blocks_from_1024_on_reach_five_sixths(
     rows: int, vectors: int, layout: str, k_bytes: int
 ) -> None:
-    """Of the product alone, weight in L2, a block of K that leaves the panel's piece in L1."""
+    """The product alone, with the weight in L2 and blocks of K whose panels stay in L1."""
     plan = plan_of(
         layout,
         m=512,
@@ -126,7 +126,7 @@ def test_full_blocks_from_1024_on_reach_five_sixths(
     )
     part = TilePart(plan=plan, epilogue=None)
     assert predict(part, SPR).share >= 0.83
-    # Where the whole panel does not stay, one load for a product comes from L2: 1024 bytes in 21
+    # If the whole panel does not stay, one load per product comes from L2: 1024 bytes in 21
     # cycles, not in 16.
     whole = replace(part, plan=replace(plan, k_block=plan.steps))
     stays = TILE_BYTES * vectors * k_bytes // 64 < SPR.l1_bytes
@@ -142,11 +142,11 @@ def test_fetching_moves_the_same_bytes_in_no_more_time(part: TilePart) -> None:
 
 @pytest.mark.parametrize(("m", "gains"), [(128, True), (512, False)])
 def test_a_weight_in_l3_is_fetched_while_few_rows_are_multiplied(m: int, gains: bool) -> None:
-    """At 128 rows four blocks pass over a panel of two vectors, two panels are fetched; not 512."""
+    """128 rows pass over a panel in four blocks while it is prefetched; 512 rows gain nothing."""
     plan = plan_of("2x2", m=m, n_vectors=192, steps=192, rows=32, vectors=2, m_block=m, k_block=96)
     part = TilePart(plan=plan)
     plain, ahead = predict(part, SPR), predict(replace(part, fetches=True), SPR)
     assert plain.bytes_loaded["L3"] > 0
     assert (ahead.cycles < plain.cycles) == gains
-    # No faster than L3 gives the weight: 10 bytes a cycle.
+    # No faster than L3 delivers the weight: 10 bytes a cycle.
     assert ahead.cycles >= ahead.bytes_loaded["L3"] / 10

@@ -1,4 +1,4 @@
-"""Named terms of costs, and from how much work on a parallel region is worth it."""
+"""Named terms of costs, and the least work for which a parallel region pays."""
 
 from __future__ import annotations
 

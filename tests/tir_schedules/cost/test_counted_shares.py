@@ -1,6 +1,6 @@
-"""Every template at 1 to 128 threads: all of the work once, in shares that are nearly even.
+"""Every template at 1 to 128 threads: all of the work once, in nearly even chunks.
 
-What each thread stores is counted from the loops of the kernel that was built.
+The elements that each thread stores are counted in the loops of the built kernel.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tir_schedules.product.tile_config import MatmulConfig, plan_of
 REGIONS = list(of_models())
 SMALL = [rows("softmax", 200, 384), square(10, 32, 32, 1)]
 THREADS = (*range(1, 17), 24, 28, 31, 32, 47, 48, 53, 56, 64, 96, 112, 127, 128)
-LANES = 64  # the most of a vector
-# What may be less even, and why. Where a weight takes as long to read as to multiply, the time is
-# that of its columns, and few threads along the rows are better: of 49 pixels, grids that are even
-# are estimated 5.0 times as long on 15 threads, 3.4 times on 24 and 3.8 times on 53. Of Winograd's,
-# 5 x 2 shares are 1.14 times as long on 10 and 11 threads as 3 x 3; none is more even on 127.
+LANES = 64  # of the widest vector
+# Exceptions and their reasons. If reading a weight takes as long as multiplying, the time is
+# that of its columns, and few threads along the rows are better: for 49 pixels, even grids are
+# estimated 5.0 times as long on 15 threads, 3.4 times on 24 and 3.8 times on 53. For Winograd,
+# 5 x 2 chunks take 1.14 times as long on 10 and 11 threads as 3 x 3; none is more even on 127.
 LESS_EVEN = {"conv2d(float32[1x7x7x512]": 1.5, "conv2d_winograd(float32[16x7x7x512]": 1.45}
 
 
@@ -39,7 +39,7 @@ def machine_of(threads: int) -> Machine:
 
 
 def serial_us(region: Region) -> float:
-    """What one thread takes, by the template's own estimate if it has one."""
+    """Time of one thread, by the template's own estimate if it has one."""
     template, machine = template_for(region.op), machine_of(1)
     cycles = template.estimate(region, template.default_config(region, machine), machine)
     if cycles is None:
@@ -48,10 +48,10 @@ def serial_us(region: Region) -> float:
 
 
 def planned(region: Region, config: Config, threads: int) -> float:
-    """The largest share over the mean of products whose threads share K; 0 for others.
+    """The largest chunk over the mean for products whose threads split K; 0 for others.
 
-    One of these stores for all of them: what each multiplies is what its plan says. In a chain
-    by columns all threads take one product after the other.
+    One of these threads stores for all of them, so its plan says what each thread multiplies. In a
+    chain by columns all threads compute one product after another.
     """
     if isinstance(config, MlpChainConfig) and config.mode == "columns":
         parts = list(zip(region.parts, config.of_parts(region), strict=True))
@@ -72,10 +72,10 @@ def planned(region: Region, config: Config, threads: int) -> float:
 
 
 def most_uneven(region: Region, threads: int) -> float:
-    """The largest share over the mean that is allowed.
+    """The largest chunk over the mean that is allowed.
 
-    Of a convolution, threads take whole lines and vectors of channels: 47 cannot share 14 times 16
-    of them in less than 6 each, 26% more than the mean.
+    Threads of a convolution take whole lines and vectors of channels: 47 threads cannot split 14
+    times 16 of them into chunks below 6, 26% above the mean.
     """
     exception = (most for name, most in LESS_EVEN.items() if region.key.startswith(name))
     allowed = next(exception, MOST_UNEVEN)
@@ -107,7 +107,7 @@ def test_threads_take_all_of_the_work_once_and_nearly_evenly(number: int) -> Non
         config = template.default_config(region, machine)
         shares = count(template.build(region, config, machine.isa), threads)
         assert shares.times.min() >= 1
-        # The last vector of a tensor ends where that ends, and begins in the one before.
+        # The tail of a tensor is a vector that ends with it and overlaps the vector before.
         assert shares.twice <= (LANES if region.op in ("elementwise", "quantization_range") else 0)
         if alone >= ENOUGH * threads * machine.fork_us(threads):
             uneven = planned(region, config, threads) or shares.unevenness(threads)
@@ -125,7 +125,7 @@ def test_a_grid_that_leaves_threads_idle_is_found() -> None:
 
 @pytest.mark.parametrize("region", SMALL, ids=[each.op for each in SMALL])
 def test_small_operators_take_few_threads(region: Region) -> None:
-    """Between one and all: a fork of all 56 threads costs more than the others save."""
+    """Neither one nor all: a fork of all 56 threads costs more than it saves."""
     template, machine = template_for(region.op), machine_of(56)
     function = template.build(region, template.default_config(region, machine), machine.isa)
     assert 1 < stored_shares(function, 56).threads <= 28

@@ -1,4 +1,4 @@
-"""A merge is worth it from a share of the time on, or from a number of microseconds."""
+"""A merge pays from a share of the time on, or from a number of microseconds on."""
 
 from __future__ import annotations
 

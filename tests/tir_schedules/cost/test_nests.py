@@ -1,4 +1,4 @@
-"""Loop nests: as many iterations as the problem has, and bytes that shrink towards the inside."""
+"""Loop nests have the problem's iterations, and bytes that shrink towards the inside."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def loop_nests(region: Region, config: Config) -> tuple[LoopNest, ...]:
 
 
 def elements_of_a_step(config: Config) -> list[int]:
-    """What every nest sums up at once: kr of its kernel; a depthwise nest counts single taps."""
+    """Elements of K in one step of each nest: kr of its kernel, single taps if depthwise."""
     if isinstance(config, AttentionConfig):
         kernels = [config.scores_kernel, config.product_kernel]
     elif isinstance(config, MlpChainConfig):
@@ -154,7 +154,7 @@ def test_bytes_of_a_block_grow_with_the_block() -> None:
 
     small, tall = panel_bytes(10, 70), panel_bytes(50, 70)
     assert tall[0] == 5 * small[0] and tall[1] == small[1] and tall[2] == 5 * small[2]
-    assert panel_bytes(50, 35) == tall  # cutting K changes what is inside of that loop only
+    assert panel_bytes(50, 35) == tall  # cutting K only changes loops inside
 
 
 @pytest.mark.parametrize("name", [name for name in REGIONS if name not in ("depthwise", "pair")])
@@ -176,5 +176,5 @@ def test_of_other_kinds_nothing_is_described() -> None:
 
 def test_pieces_and_balance() -> None:
     assert [pieces(12, most) for most in (5, 6, 12, 13)] == [3, 2, 1, 1]
-    assert pieces(0.3 * 10, 1) == 3  # not four, for a rounding error
+    assert pieces(0.3 * 10, 1) == 3  # not four, despite a rounding error
     assert balance_of(6, 3) == 1.0 and balance_of(4, 3) == pytest.approx(2 / 3)

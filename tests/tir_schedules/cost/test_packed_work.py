@@ -1,4 +1,4 @@
-"""How packed products are shared by any number of threads: all of them once, and nearly evenly."""
+"""Threads of any number split packed products: each row once, in nearly even chunks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tir_schedules.product.batch_problem import BatchProblem
 pytestmark = pytest.mark.turns
 
 THREADS = (*range(1, 17), 20, 24, 28, 31, 32, 40, 47, 48, 53, 56, 64, 96, 112, 127, 128)
-# Times of a fork and a join that every thread computes.
+# Minimal work of each thread, in times of a fork and a join.
 ENOUGH = 8.0
-MOST = 1.25  # the largest share over the mean
-# With tiles, reading what another core has packed takes as long as multiplying it: an even share
-# of two heads may end later than an uneven one of one head.
+MOST = 1.25  # largest chunk over the mean
+# With tiles, reading operands that another core packed takes as long as multiplying them: an
+# even chunk of two heads may end later than an uneven one of one head.
 MOST_ON_TILES = 1.32
 WORK = PackedWork(
     operands=12, members=1, rows=128, unit=1, row_us=1.0, stored=1 << 16, packed=1 << 16
@@ -39,7 +39,7 @@ def machine_with(threads: int, isa: str = "avx512") -> Machine:
 
 
 def largest_of(tasks: int, threads: int) -> int:
-    """Tasks of the busiest thread, as TVM or `task_loop` deals them."""
+    """Tasks of the busiest thread, as TVM or `task_loop` assigns them."""
     return math.ceil(tasks / threads)
 
 
@@ -59,7 +59,7 @@ def test_threads_share_all_queries_once_and_nearly_evenly(kind: str, heads: int,
         assert sum(share.count * share.size for share in shares) == rows
         tasks = heads * sum(share.count for share in shares)
         each_us = flops_us(problem.flops, machine) / threads
-        # Tiles multiply some eight times as much; what is left is the softmax.
+        # Tiles multiply some eight times as fast; the rest of the time is the softmax.
         if each_us / (4 if kind == "bf16" else 1) >= ENOUGH * machine.fork_us(threads) > 0:
             unit = row_unit(kernels_of(config))
             tiles = largest_of(heads * math.ceil(rows / unit), threads) * unit
@@ -70,7 +70,7 @@ def test_threads_share_all_queries_once_and_nearly_evenly(kind: str, heads: int,
 
 @pytest.mark.parametrize("kind", ["bf16", "int8"])
 def test_no_number_of_threads_takes_attention_from_tiles(kind: str) -> None:
-    """Kernels are compared by all tasks of a thread: lower tasks are not faster for being more."""
+    """The estimate takes all tasks of a thread: more and smaller tasks are no advantage."""
     region = of_kind(case(batch=1, heads=12, m=512, n=512, d=64), kind).region
     for threads in THREADS:
         config = template_for("attention").default_config(region, machine_with(threads, "amx"))
@@ -114,14 +114,14 @@ def test_threads_share_all_keys_of_a_cache(layout: str, sets: int, keys: int) ->
         assert plan.tasks * plan.side == sets
         assert plan.shares * plan.per_share >= plan.vectors > (plan.shares - 1) * plan.per_share
         if threads == 1 or threads > 56:
-            continue  # the bandwidth of one socket does not grow with more
+            continue  # more threads do not raise the bandwidth of one socket
         read = sets * keys * 2 * 64 * 4
         if read / threads / machine.memory_rate(threads) >= 3 * ENOUGH * machine.fork_us(threads):
             used = config.threads or threads
             largest = largest_of(plan.tasks * plan.shares, used)
             mean = plan.tasks * plan.vectors / used
             assert largest * plan.per_share <= max(MOST * mean, math.ceil(mean)), (threads, config)
-            # Fewer threads only where they read as fast.
+            # Fewer threads only if they read as fast.
             rates = [n * machine.memory_rate(n) for n in (used, threads)]
             assert rates[0] >= rates[1] / MOST
 
@@ -129,10 +129,10 @@ def test_threads_share_all_keys_of_a_cache(layout: str, sets: int, keys: int) ->
 def test_packing_is_not_repeated_where_forking_costs_less() -> None:
     one = replace(WORK, operands=1, rows=4096, stored=1 << 22, packed=1 << 22)
     assert share_packed_work(one, machine_with(53), 4096.0).packs_first
-    # As many operands as threads: each packs its own.
+    # With as many operands as threads, each thread packs its own.
     many = replace(WORK, operands=53)
     assert share_packed_work(many, machine_with(53), 53 * 128.0) == PackedShares(53, 1, False)
-    # A small operand is packed faster than threads meet.
+    # Packing a small operand takes less time than a barrier.
     small = replace(WORK, stored=1 << 10, packed=1 << 10)
     assert not share_packed_work(small, machine_with(53), 12 * 128.0).packs_first
 

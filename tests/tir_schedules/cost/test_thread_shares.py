@@ -1,4 +1,4 @@
-"""How products are shared by any number of threads: all of it once, and nearly evenly."""
+"""Threads of any number split products: all of the work once, in nearly even chunks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tir_schedules.product.tile_config import plan_of
 
 ROWS = (1, 8, 32, 128, 384, 1000, 4096)
 COLUMNS = (64, 768, 1000, 3072)
-# Times of a fork and a join that every thread computes.
+# Minimal work of each thread, in times of a fork and a join.
 ENOUGH = 8.0
-# The largest share over the mean.
+# The largest chunk over the mean.
 MOST = 1.25
 
 
@@ -53,7 +53,7 @@ def test_threads_share_all_of_a_product_once_and_nearly_evenly(name: str, k: int
 
 
 def counts_for(number: int) -> list[int]:
-    """Some numbers of threads; 24 products in a row have all of them from 1 to 128."""
+    """Some numbers of threads; a sequence of 24 products covers all numbers from 1 to 128."""
     counts, first = range(1 + number % 8, 129, 8), number // 8 % 3
     return some([*counts[first:], *counts[:first]])
 
@@ -65,12 +65,12 @@ def test_products_meet_every_number_of_threads() -> None:
 
 
 def pieces_of(groups: tuple[Group, ...]) -> list[int]:
-    """Everything that some groups of pieces cover, in order."""
+    """All indices that groups of pieces cover, in order."""
     starts = [(g.start + i * g.size, g.size) for g in groups for i in range(g.count)]
     return [at for start, size in starts for at in range(start, start + size)]
 
 
-# With hundreds of columns or more, rows and columns suffice; with few, threads share K.
+# With hundreds of columns or more, rows and columns suffice; with few, threads split K.
 @pytest.mark.parametrize("threads", [12, 16, 28, 31, 48])
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 64, 4096), (8, 128, 2048), (4, 40, 4096)])
 def test_threads_share_k_where_there_are_few_results(m: int, n: int, k: int, threads: int) -> None:

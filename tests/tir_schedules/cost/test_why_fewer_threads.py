@@ -1,4 +1,4 @@
-"""What `explain` says of kernels that leave threads idle."""
+"""The reason that `explain` gives for kernels that leave threads idle."""
 
 from __future__ import annotations
 

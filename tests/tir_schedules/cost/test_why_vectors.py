@@ -1,4 +1,4 @@
-"""Why products stay on vectors: the reason for every kind of region, and none where none is due."""
+"""Why products stay on vectors: a reason for every kind of region, none where none is due."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_few_rows_and_by_how_much_vectors_are_faster() -> None:
 
 
 def test_many_rows_could_be_on_tiles() -> None:
-    """Also where a record says so; of two threads' parts either is large enough."""
+    """Also if a record chose vectors; with two threads, either chunk is large enough for tiles."""
     region = matmul_region((128,), 768, 768)
     for machine in (VECTORS, replace(VECTORS, threads=2)):
         config = MATMUL.default_config(region, machine)
@@ -55,7 +55,7 @@ def test_many_rows_could_be_on_tiles() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_what_is_chosen_for_amx_has_a_reason_or_tiles(threads: int) -> None:
-    """The templates and the reasons go by the same estimates."""
+    """The templates and the reasons use one estimate."""
     machine = replace(AMX, threads=threads)
     by_tiles = set()
     for m in (1, 2, 4, 8, 16, 17, 32, 33, 64, 128, 512):
@@ -136,7 +136,7 @@ def test_attention_gives_a_reason_for_each_product() -> None:
 @pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.parametrize("kind", ["int8", "bf16", "rounded"])
 def test_attention_on_amx_has_a_reason_or_tiles(kind: str, threads: int) -> None:
-    """Queries are cut for tiles in another way, which both estimates know."""
+    """Tiles cut queries in another way, which both estimates take into account."""
     machine = replace(AMX, threads=threads)
     by_tiles = set()
     for m, n, d in itertools.product((5, 8, 17, 32, 100), (24, 64, 512, 3000), (16, 32, 64)):

@@ -1,4 +1,4 @@
-"""Quantised values that are only dequantised again: which they are, and their bits."""
+"""Quantised values that are only dequantised again: which values these are, and their bits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tir_schedules.epilogue.lookup_table import find_lookups
 from tir_schedules.epilogue.quantize_steps import centred_steps
 from tir_schedules.product.matmul import MATMUL
 
-INNER = 7  # the value that is quantised inside
+INNER = 7  # number of the value that is quantised inside
 
 
 def residual(dtype: str, zero: int, scale: float = 0.5, n: int = 37) -> Region:
-    """quantize(dequantize(quantize(acc * factor)) + dequantize(residual)), the types alike."""
+    """quantize(dequantize(quantize(acc * factor)) + dequantize(residual)), all of one type."""
     steps = (
         EpilogueOp("cast", (0,)),
         EpilogueOp("multiply", (3, 1)),
@@ -45,7 +45,7 @@ def centred(region: Region) -> frozenset[int]:
 @every_isa
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 131), ("int8", -5)])
 def test_the_same_bits(isa: str, dtype: str, zero: int) -> None:
-    """Exact ties, zeros of both signs and what saturates; powers of two and another scale."""
+    """Exact ties, zeros of both signs and saturation, for a power of two and another scale."""
     rng = np.random.default_rng(0)
     for scale, n in ((0.5, 37), (0.0371, 64)):
         region = residual(dtype, zero, scale, n)
@@ -67,7 +67,7 @@ def test_which_values_stay() -> None:
     def having(number: int, step: EpilogueOp) -> Region:
         return region.replace(epilogue=(*steps[:number], step, *steps[number + 1 :]))
 
-    # Dequantised by another scale; needed as an integer; then divided by, where signs of 0 show.
+    # Dequantised by another scale; read as an integer; then a divisor, where signs of 0 matter.
     assert not centred(having(5, EpilogueOp("dequantize", (INNER, 6, 6))))
     assert not centred(having(8, EpilogueOp("add", (8, INNER))))
     assert not centred(having(8, EpilogueOp("divide", (10, 8))))

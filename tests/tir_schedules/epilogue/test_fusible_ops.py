@@ -1,4 +1,4 @@
-"""Every fusible operator, in the registers of a matmul, against its meaning in NumPy."""
+"""Every fusible operator in the registers of a matmul, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def region_of(name: str) -> Region:
 
 
 def arrays_for(name: str, region: Region) -> list[np.ndarray]:
-    """With K = 1 and powers of two in A the accumulators are exact."""
+    """Values with exact accumulators: K = 1, and powers of two in A."""
     rng = np.random.default_rng(0)
     low = 0.25 if name in POSITIVE else -3.0
     a = np.array([[1.0], [0.5], [1.0], [0.25], [1.0]], np.float32)
@@ -58,7 +58,7 @@ def arrays_for(name: str, region: Region) -> list[np.ndarray]:
         for tensor in region.operands
     ]
     if name in CONDITIONS:
-        values[0][:, ::3] = (a @ w)[:, ::3]  # equal values too
+        values[0][:, ::3] = (a @ w)[:, ::3]  # also equal values
     return [a, w, *values]
 
 
@@ -74,8 +74,8 @@ def test_operator_in_the_epilogue(name: str, isa: str) -> None:
     assert (np.abs(run(region, arrays, isa) - exact) <= bound).all()
 
 
-# A step of every kind that is no operator, behind a product of integers or of f32: whether the
-# factors are 8-bit integers, operands, steps; the last step is the result.
+# Steps that are no single operator, after a product of integers or f32: whether the factors are
+# 8-bit integers, operands, steps; the last step is the result.
 PAIR = Tensor((2,), "float32")
 SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[EpilogueOp, ...]]] = {
     "constant": (False, (), (EpilogueOp("constant", value=0.375), EpilogueOp("add", (0, 1)))),

@@ -1,4 +1,4 @@
-"""Functions of one 8-bit value as tables in registers: when, and every entry of them."""
+"""Functions of one 8-bit value as tables in registers: when, and with every entry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def constant(value: float) -> EpilogueOp:
 
 
 def chain(source: str, target: str, *middle: EpilogueOp) -> Region:
-    """quantize(middle(dequantize(x))) of all 256 values; `middle` begins with value 3, takes 4."""
+    """quantize(middle(dequantize(x))) of all 256 values; `middle` reads 3 and numbers from 4."""
     last = 3 + len(middle)
     steps = (
         constant(0.02),
@@ -72,7 +72,7 @@ def test_a_table_agrees_with_the_steps_of_another_isa(function: str, dtype: str)
     region = chain(dtype, dtype, EpilogueOp(function, (3,)))
     assert find_lookups(region)
     apart = run(region, [x], "avx512").astype(int) - run(region, [x], "avx2").astype(int)
-    # The functions differ by some ulp, which decides only next to a tie.
+    # The functions differ by a few ulp, which matter only next to a tie.
     assert np.abs(apart).max() <= 1
     assert np.count_nonzero(apart) <= 2
 
@@ -87,7 +87,7 @@ def test_a_function_without_a_value_everywhere() -> None:
 
 @pytest.mark.isa("avx512")
 def test_tables_of_an_operand_and_of_what_was_just_quantised() -> None:
-    """quantize(leaky(dequantize(quantize(a)))) + (the same of b), a f32 and b int8."""
+    """quantize(leaky(dequantize(quantize(a)))) plus that function of b, a f32 and b int8."""
     steps: list[EpilogueOp] = [
         constant(0.02),
         constant(100),
@@ -95,7 +95,7 @@ def test_tables_of_an_operand_and_of_what_was_just_quantised() -> None:
     ]
 
     def leaky(source: int, zero_point: int) -> int:
-        """Appends the function of a value, and returns its number."""
+        """Appends the steps of the function of `source`; returns the number of its result."""
         start = 2 + len(steps)
         steps.extend([constant(0.02), constant(zero_point)])
         steps.append(EpilogueOp("dequantize", (source, start, start + 1)))
@@ -138,13 +138,13 @@ def test_what_is_computed_rather_than_looked_up() -> None:
     gelu = chain("uint8", "uint8", EpilogueOp("gelu", (3,)))
     assert find_lookups(gelu)
     real = gelu.replace(inputs=(Tensor((256,), "float32"),))
-    assert not find_lookups(real)  # of a f32 value
+    assert not find_lookups(real)  # the input is f32
     other = gelu.replace(op="matmul")
-    assert not find_lookups(other)  # of an accumulator
+    assert not find_lookups(other)  # the input is an accumulator
     needed = gelu.replace(
         epilogue=(*gelu.epilogue, EpilogueOp("dequantize", (7, 5, 6)), EpilogueOp("add", (8, 4)))
     )
-    assert not find_lookups(needed)  # a value in between is used once more
+    assert not find_lookups(needed)  # an inner value has another user
     scale = Tensor((), "float32")
     steps = (
         EpilogueOp("dequantize", (0, 1, 2)),
@@ -152,7 +152,7 @@ def test_what_is_computed_rather_than_looked_up() -> None:
         EpilogueOp("quantize", (4, 1, 2), dtype="uint8"),
     )
     unknown = gelu.replace(operands=(scale, Tensor((), "int32")), epilogue=steps)
-    assert not find_lookups(unknown)  # the scale is not known at compile time
+    assert not find_lookups(unknown)  # the scale is known at run time only
 
 
 def test_code_has_no_arithmetic_of_the_function() -> None:

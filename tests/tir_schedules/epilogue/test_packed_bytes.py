@@ -1,4 +1,4 @@
-"""Rows of 8-bit results, packed: every number of vectors, both types, what saturates."""
+"""Rows of 8-bit results are packed: every number of vectors, both types, saturation."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tir_schedules.epilogue.quantize_steps import (
 F32 = np.float32
 ZERO_POINTS = {"uint8": (0, 1, 128, 255), "int8": (-128, -1, 0, 127)}
 formats = st.sampled_from([(dtype, zero) for dtype in RANGES for zero in ZERO_POINTS[dtype]])
-# Every f32 that is a scale: subnormal, ordinary, huge.
+# Every f32 that may be a scale: subnormal, ordinary, huge.
 scales = st.floats(0, 2.0**127, width=32, exclude_min=True).map(F32)
 AWKWARD = [1e-45, 1e-38, 2.0**-126, 2.0**-66, 2.0**-60, 3e-20, 1 / 3, 0.1, 1.0, 255.0, 1e30, 1e38]
 
@@ -55,13 +55,13 @@ def scattered(scale: np.float32, rng: np.random.Generator) -> np.ndarray:
 
 
 def by_reciprocal(x: np.ndarray, scale: np.float32, zero: int, dtype: str) -> np.ndarray | None:
-    """What the emitted code computes by the reciprocal, in numpy; None if it divides."""
+    """The emitted code's result by the reciprocal, in numpy; None if the code divides."""
     parts = _reciprocal(float(scale), zero, dtype)
     if parts is None:
         return None
     low, high, reciprocal, rest = (F32(part) for part in parts)
     x = np.minimum(np.maximum(x, low), high)
-    # The product of two f32 and its sum with a f32 fit a long double: one rounding, as fma.
+    # A product of two f32 and its sum with a f32 fit a long double: one rounding, as with FMA.
     product = x.astype(np.longdouble) * np.longdouble(reciprocal)
     quotient = (product + (x * rest).astype(np.longdouble)).astype(F32)
     return (np.rint(quotient).astype(np.int64) + zero).astype(dtype)
@@ -88,7 +88,7 @@ def test_extreme_scales_divide_or_are_exact(scale: float, dtype: str) -> None:
         result = by_reciprocal(x, F32(scale), zero, dtype)
         if result is not None:
             np.testing.assert_array_equal(result, quantize(x, scale, np.array(zero, dtype)))
-        else:  # only what is too small or too large for the proof
+        else:  # only scales too small or too large for the proof
             assert not 2.0**-60 < scale < 2.0**90
 
 
@@ -120,7 +120,7 @@ def test_the_reference_is_quantize_linear(scale: np.float32, kind: tuple[str, in
 def kernel_of(
     isa: str, size: int, dtype: str, scale: float | None, zero: int | None
 ) -> tvm_ffi.Function:
-    """x -> q by `emit_quantize`, in vectors; what is None is read from a parameter f32[2]."""
+    """x -> q by `emit_quantize`, in vectors; numbers that are None come from a parameter f32[2]."""
     lanes = machine_for(isa).isa.f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("quantize")
@@ -143,7 +143,7 @@ def kernel_of(
 def check_kernel(
     kernel: tvm_ffi.Function, x: np.ndarray, scale: float, zero: int, dtype: str
 ) -> None:
-    """Both directions agree with the operators."""
+    """Quantising and dequantising agree with the operators."""
     q, back = guarded(np.zeros(x.shape, dtype)), guarded(np.zeros(x.shape, F32))
     kernel(guarded(x), guarded(np.array([scale, zero], F32)), q, back)
     wanted = quantize(x, scale, np.array(zero, dtype))
@@ -183,7 +183,7 @@ def test_code_for_numbers_at_run_time(isa: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_nan_becomes_a_number_of_the_type(isa: str) -> None:
-    """ONNX leaves it open; a value within the range is stored."""
+    """ONNX does not define it; a value within the range is stored."""
     x = np.full(16, np.nan, F32)
     for scale in (0.1, None):
         q, back = guarded(np.full(16, 99, np.uint8)), guarded(np.zeros(16, F32))

@@ -39,7 +39,7 @@ def requantized(shape: tuple[int, int, int], dtype: str, zero: int, factors: int
 
 
 def arguments(region: Region, seed: int = 0) -> list[np.ndarray]:
-    """Products of which many are halves of integers exactly, and many saturate."""
+    """Products of which many are exact ties, and many saturate."""
     rng = np.random.default_rng(seed)
     a, w = (rng.integers(0, 9, tensor.shape).astype(tensor.dtype) for tensor in region.inputs)
     w = (w.astype(np.int16) - 4).astype(region.inputs[1].dtype)
@@ -80,7 +80,7 @@ def test_which_results_are_packed() -> None:
 
 
 def exactly(value: int, zero: int, factors: list[float]) -> int:
-    """One result in rational numbers, before it is saturated."""
+    """One result in rational numbers, before saturation."""
     real = F32(value)
     for factor in factors[:-1]:
         real = F32(real * F32(factor))

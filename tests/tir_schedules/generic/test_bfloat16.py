@@ -1,4 +1,4 @@
-"""bfloat16 in generic schedules: conversions to the bit, next to functions that vectorise."""
+"""bfloat16 in generic schedules: exact conversions beside functions that vectorise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def run(build: Callable[..., relax.Expr], array: np.ndarray) -> np.ndarray:
-    """The operators' value for one input, by generic schedules on this machine."""
+    """The operators' result for one input, by generic schedules on this machine."""
     mod, names, _ = scheduled(lowered(build, [(array.shape, str(array.dtype))]))
     assert names and "generic_serial" not in names
     return run_module(mod, [array])[0]
@@ -32,7 +32,7 @@ def awkward() -> np.ndarray:
 
 
 def same_bits(result: np.ndarray, wanted: np.ndarray) -> None:
-    """Equal to the bit, but that any NaN is as good as another."""
+    """Equal to the bit, except that any NaN equals any other."""
     nan = np.isnan(wanted.astype(np.float32))
     np.testing.assert_array_equal(np.isnan(result.astype(np.float32)), nan)
     np.testing.assert_array_equal(result.view(np.uint16)[~nan], wanted.view(np.uint16)[~nan])
@@ -106,7 +106,7 @@ def test_writes_one_value_to_all_lanes(
 
 
 def test_float16_is_rounded_on_its_way_to_float32() -> None:
-    """By way of bfloat16, whose bits are read where it is widened."""
+    """float16 passes through bfloat16, whose bits the cast to float32 reads."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
     def body(x: relax.Expr) -> relax.Expr:
@@ -118,7 +118,7 @@ def test_float16_is_rounded_on_its_way_to_float32() -> None:
 
 
 def test_what_is_computed_in_bfloat16_is_widened() -> None:
-    """TVM computes it in f32: there are no bits to be read."""
+    """TVM computes it in f32, so there are no bfloat16 bits to read."""
     x = np.random.default_rng(1).standard_normal((5, 37)).astype(BF16)
 
     def body(x: relax.Expr) -> relax.Expr:

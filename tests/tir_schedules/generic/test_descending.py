@@ -1,4 +1,4 @@
-"""Divisions of positions that count down: the same numbers, counted up."""
+"""Divisions of indices that count down give equal numbers when counted up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generic schedules of maps: any shape, any ISA, no byte outside the arrays."""
+"""Generic schedules of elementwise operators: any shape, any ISA, no access outside the arrays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_broadcast_is_exact(
     result, name, func = run_guarded(op.add, [x, y], threads, isa, at_end)
     # A short last axis along which only one of them moves is interleaved.
     assert name in ("generic_injective", "generic_transpose")
-    # One rounding, the same everywhere.
+    # Every ISA rounds once.
     np.testing.assert_array_equal(result, x + y)
     # Anything with two neighbours in the last axis uses vectors, unless the ISA has none.
     if isa != "scalar" and result.shape and result.shape[-1] > 1:

@@ -1,4 +1,4 @@
-"""Functions that cannot be read as nests still run, and a rule that fails fails nothing."""
+"""Functions that are no nests still run; a failing rule does not fail the compilation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tir_schedules.generic.schedule import loops_as_written
 
 
 def unknown_length() -> tvm.IRModule:
-    """exp(x) + x for x of a length known at run time only."""
+    """exp(x) + x for x of dynamic length."""
     builder = relax.BlockBuilder()
     length = tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType([length, 8], "float32"))
@@ -51,7 +51,7 @@ def unknown_length() -> tvm.IRModule:
 def test_unknown_lengths(
     threads: int, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where neither items nor rows can be scheduled."""
+    """Without the rules for dynamic items and for rows, plain loops or blocks run."""
     others = ("dynamic_items", "static_rows")
     rules = tuple(rule for rule in generic.RULES if rule.__name__ not in others)
     monkeypatch.setattr(generic, "RULES", rules)
@@ -71,7 +71,7 @@ def broken(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
 
 
 def refused_by_tvm(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
-    """The one loop is no reduction."""
+    """Decomposes a loop that is no reduction, which TVM refuses."""
     schedule = s_tir.Schedule(func)
     (block,) = schedule.get_child_blocks(schedule.get_sblock(func.body.block.name_hint))
     schedule.decompose_reduction(block, schedule.get_loops(block)[0])
@@ -91,7 +91,7 @@ def with_first(rule: generic.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mistake_in_a_rule_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the caller notes it; and in all tests, which `tests/conftest.py` sees to."""
+    """Without decisions, and in all tests by `tests/conftest.py`, a rule's mistake is raised."""
     with_first(broken, monkeypatch)
     mod = lowered(op.add, [((3, 20), "float32")] * 2)
     with pytest.raises(IndexError, match="broken on purpose"):
@@ -104,7 +104,7 @@ def test_a_mistake_in_a_rule_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mistake_in_a_rule_is_a_decision(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Users get the loops of the next rule, which are right."""
+    """The next rule schedules the loops, and results are right."""
     monkeypatch.delenv(generic.ERRORS_VARIABLE)
     with_first(broken, monkeypatch)
     decisions: DecisionLog = []
@@ -136,7 +136,7 @@ def test_a_mistake_about_a_noted_reorder_is_in_its_decision(
 
 @pytest.mark.parametrize("rule", [refused_by_tvm, refused_in_a_callback])
 def test_a_refusal_is_no_mistake(rule: generic.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TVM's primitives refuse programs, too; and refusals come through TVM's callbacks."""
+    """TVM's primitives may refuse a program, and refusals may pass through TVM's callbacks."""
     with_first(rule, monkeypatch)
     x = random_array((60,), "float32")
     result, name, _ = run_guarded(op.add, [x, x])

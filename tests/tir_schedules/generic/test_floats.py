@@ -1,4 +1,4 @@
-"""Generic kernels keep what TVM's simplifier takes away from floats that are no numbers."""
+"""Generic kernels keep NaN and infinities, which TVM's simplifier would fold away."""
 
 from __future__ import annotations
 

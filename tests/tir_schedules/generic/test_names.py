@@ -1,4 +1,4 @@
-"""Names within expressions become memory."""
+"""Names (`Let`) within expressions become memory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_has_no_names_stays() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_functions_next_to_padding(threads: int) -> None:
     x = random_array((3, 2, 5, 7, 19), "float32")
-    pads = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1]  # so many pieces that conditions stay
+    pads = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1]  # many pieces, so conditions stay
     result, _, func = run_guarded(
         lambda x: op.exp(op.tanh(op.nn.pad(op.exp(op.tanh(x)), pads))), [x], threads=threads
     )

@@ -1,4 +1,4 @@
-"""Elements of open sizes: rows in pieces, periods and joined axes."""
+"""Elementwise kernels of dynamic sizes: rows in pieces, periods and joined axes."""
 
 from __future__ import annotations
 
@@ -181,9 +181,9 @@ CASES: dict[str, Case] = {
         lambda x: np.where(x > 0.5, x, x[:, ::-1]),
     ),
 }  # fmt: skip
-WITH_QUESTIONS = ("greater ones", "within a period", "stretched")  # for each element
+WITH_QUESTIONS = ("greater ones", "within a period", "stretched")  # a condition for each element
 BEST = isa_named("avx512")
-OF_SOME = ("wrapped", "edges", "reflected")  # which have elements where there are none to read
+OF_SOME = ("wrapped", "edges", "reflected")  # results have elements although the input has none
 
 
 def _function(name: str) -> tirx.PrimFunc:
@@ -201,7 +201,7 @@ def test_values(name: str, threads: int) -> None:
     for sizes in SIZES:
         if name.startswith(OF_SOME) and 0 in sizes:
             continue
-        if name == "reflected" and sizes[1] < 3:  # `_reflected` turns once
+        if name == "reflected" and sizes[1] < 3:  # `_reflected` reflects once only
             continue
         x = np.random.default_rng(0).random(sizes).astype(np.float32)
         wanted = CASES[name][1](x)
@@ -213,7 +213,7 @@ def test_values(name: str, threads: int) -> None:
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("step", [2, 3, 4, -1])
 def test_rows_read_in_steps_are_vectors(step: int, isa: str) -> None:
-    """Rows of fewer elements than a vector, of as many, of more; no element beyond is read."""
+    """Rows shorter than a vector, as long as one, and longer; no element beyond is read."""
     x = te.placeholder((N, M), "float32", name="x")
     size = abs(step)
 
@@ -236,7 +236,7 @@ def test_rows_read_in_steps_are_vectors(step: int, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_a_row_is_read_once_for_its_copies(dtype: str) -> None:
-    """Rows of fewer elements than two vectors, of as many, of more; nothing outside is touched."""
+    """Rows shorter than two vectors, as long, and longer; nothing outside is accessed."""
     x = te.placeholder((N, M), dtype, name="x")
     tiled = te.compute((2 * N, 2 * M), lambda i, j: x[i % _one(N), j % _one(M)])
     scheduled, _ = schedule_generic(te.create_prim_func([x, tiled]), Machine("znver4", BEST))
@@ -252,7 +252,7 @@ def test_a_row_is_read_once_for_its_copies(dtype: str) -> None:
 
 
 def _vectors(function: tirx.PrimFunc) -> set[int]:
-    """Lanes of a function's vectors."""
+    """The extents of a function's vectorised loops."""
     loops = [each for each in walk(function.body) if isinstance(each, tirx.For)]
     return {int(each.extent) for each in loops if each.kind == ForKind.VECTORIZED}
 
@@ -296,7 +296,7 @@ def test_known_results_beyond_l2_are_narrow_vectors(size: int, threads: int, lan
     function = te.create_prim_func([x, te.compute((size,), lambda i: _ZERO - x[i])])
     machine = replace(_FAR, threads=threads)
     if threads > 1:
-        machine = machine.with_numbers(l2_bytes=1 << 20)  # of each
+        machine = machine.with_numbers(l2_bytes=1 << 20)  # of each thread
     scheduled, _ = schedule_generic(function, machine)
     assert max(_vectors(scheduled)) == lanes
     array = np.random.default_rng(0).random(size).astype(np.float32)
@@ -308,7 +308,7 @@ def test_known_results_beyond_l2_are_narrow_vectors(size: int, threads: int, lan
 def _beside(
     rows: tirx.Expr | int, left: tirx.Expr | int, right: tirx.Expr | int, dtype: str
 ) -> tirx.PrimFunc:
-    """Rows of one tensor beside rows of another."""
+    """Concatenates the rows of two tensors."""
     x, y = (te.placeholder((rows, row), dtype, name="x") for row in (left, right))
     z = te.compute(
         (rows, left + right), lambda i, j: tirx.if_then_else(j < left, x[i, j], y[i, j - left])
@@ -319,7 +319,7 @@ def _beside(
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "int8", "bool"])
 def test_long_rows_are_copied_to_results_beyond_l2_in_vectors(dtype: str, known: bool) -> None:
-    """Rows of 2 KB and less, beside rows of a few elements."""
+    """Rows of 2 KB and shorter ones, beside rows of a few elements."""
     of_bytes, by_string = np.dtype(dtype).itemsize, _FAR.with_numbers(string_copy_cost=1)
     long, lanes = 2048 // of_bytes, 256 // of_bytes
     for rows, left in ((9, long), (4, long + 1), (11, 3 * long - 1), (9, long - 1), (1, 8)):
@@ -329,7 +329,7 @@ def test_long_rows_are_copied_to_results_beyond_l2_in_vectors(dtype: str, known:
         if dtype != "bool" and (left >= long or not known):
             assert lanes in _vectors(scheduled) - _vectors(plain)
             calls, before = (assembly(each).count("memcpy") for each in (scheduled, plain))
-            # Of dynamic sizes, both kinds of rows may be short, and the result within L2.
+            # With dynamic sizes, both kinds of rows may be short, and the result may fit L2.
             assert calls == 0 < before if known else calls == before + 2
         else:
             assert tvm_ffi.structural_equal(scheduled, plain, map_free_vars=True)
@@ -377,7 +377,7 @@ def test_nothing_is_asked_and_divided_for_each_element(name: str) -> None:
         )
         found = [each for each in found if loop.loop_var in variables_of(each)]
         if name in ("twice", "not whole periods") and found:
-            # The elements of a period that is not whole, behind those that are.
+            # The tail after the last whole period divides.
             assert all(isinstance(division, tirx.FloorDiv) for division in found)
             found = []
         assert not found or name in WITH_QUESTIONS

@@ -1,4 +1,4 @@
-"""Operators over sizes that are known at run time only: items by the schedules of known sizes."""
+"""Operators with dynamic sizes: the static schedules compute each item."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def normal(expr: relax.Expr) -> relax.Expr:
 
 
 def divided_by_length(x: relax.Expr) -> relax.Expr:
-    """A kernel whose elements depend on how large an open size is."""
+    """A kernel whose elements depend on the value of a dynamic size."""
 
     def compute(x: te.Tensor) -> te.Tensor:
         length = x.shape[1].astype("float32")

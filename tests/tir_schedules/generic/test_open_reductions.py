@@ -1,4 +1,4 @@
-"""Reductions whose sizes are known at run time only."""
+"""Reductions over dynamic sizes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES["less its mean"] = (
     lambda x: op.subtract(x, op.mean(x, 1, True)),
     lambda x: x - x.mean(1, keepdims=True),
 )
-OF_SOME = ("largest", "least", "mean", "softmax", "less")  # and not of nothing
+OF_SOME = ("largest", "least", "mean", "softmax", "less")  # need at least one element
 
 
 def lowered(
@@ -79,7 +79,7 @@ def test_results(name: str, threads: int, isa: str) -> None:
         array = rng.uniform(0.9, 1.1, sizes).astype(np.float32)
         result, wanted = run(tvm.runtime.tensor(array)).numpy(), reference(array.astype(float))
         assert result.shape == wanted.shape
-        # So many numbers near 1, each sum or product rounded.
+        # n numbers near 1, and every sum or product is rounded.
         bound = max(2, array.size) * np.finfo(np.float32).eps
         np.testing.assert_allclose(result, wanted, rtol=bound, atol=bound)
 

@@ -1,4 +1,4 @@
-"""Functions whose last axis alone is known: its elements in vectors."""
+"""Functions with a static last axis only: its elements are vectors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lowered(
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
     ]
-    # A first input tells the width: of the others it is known by halves alone.
+    # The first input gives the width; the other inputs only have halves of it.
     inputs = [((WIDTH,), "float32"), *((shape, dtype) for shape in shapes)]
     made = module(lambda _, *rest: body(*rest), *inputs)  # type: ignore[arg-type]
     return ir.transform.Sequential(passes)(made)
@@ -110,7 +110,7 @@ def test_results_are_those_of_plain_loops(name: str, threads: int, isa: str) -> 
         np.testing.assert_allclose(result, wanted, rtol=bound, atol=bound)
 
 
-# One bfloat16 is stored in all lanes: what maxima begin with, an element of each row, a constant.
+# One bfloat16 fills all lanes: the initial value of maxima, an element of a row, a constant.
 REPEATED: dict[str, tuple[Callable[..., relax.Expr], tuple[Shape, ...]]] = {
     "pool": (lambda x: op.nn.max_pool2d(x, (3, 2), (2, 1), layout="NHWC"), (WIDE,)),
     "repeated": (lambda x: op.repeat(x, 24, axis=3), ((BATCH, 3, HALF, 1),)),

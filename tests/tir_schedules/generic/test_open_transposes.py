@@ -1,4 +1,4 @@
-"""Transposes of open sizes, in blocks."""
+"""Transposes with dynamic sizes, in blocks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_values(name: str, threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "int32", "float64", "bool"])
 def test_types(dtype: str) -> None:
-    """Elements of 8, 16 and 32 bits are turned in registers, others are not."""
+    """Elements of 8, 16 and 32 bits are transposed in registers, others are not."""
     mod = lowered(op.permute_dims, (N, M), dtype)
     machine = Machine("znver4", isa_named("avx2"))
     mod = schedule_leftovers(machine, noted := [])(mod)
@@ -61,7 +61,7 @@ def test_types(dtype: str) -> None:
 
 @pytest.mark.parametrize("channels", [3, 4, 24])
 def test_known_channels_of_open_images(channels: int) -> None:
-    """Too few channels are no vectors."""
+    """Three channels are too few for a vector."""
     mod = lowered(lambda x: op.permute_dims(x, (0, 2, 3, 1)), (N, channels, M, M))
     mod = schedule_leftovers(Machine("znver4", isa_named("avx2")), [])(mod)
     assert ("_tile in " in mod["transpose"].script()) == (channels > 3)
@@ -89,8 +89,8 @@ LINES: dict[str, tuple[tuple[tirx.Var | int, ...], tuple[int, ...], list[tuple[i
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", LINES)
 def test_tiles_of_whole_lines(name: str, threads: int) -> None:
-    """Where they cut an axis well; else tiles of half lines. Four follow each other along the axis
-    of channels, or of pixels."""
+    """Tiles of whole cache lines where they divide an axis well, else of half lines; four adjacent
+    tiles follow each other along channels or along pixels."""
     shape, order, all_sizes = LINES[name]
     function = function_of(lambda x: op.permute_dims(x, order), shape)
     written, _ = schedule_generic(function, Machine("znver4", isa_named("avx512"), threads))

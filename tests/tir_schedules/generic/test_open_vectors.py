@@ -1,4 +1,4 @@
-"""Loops over elements that have a branch: vectors and the elements behind the last whole one."""
+"""Loops over elements with a branch: vectors, and the tail after the last whole vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows that slide along rows, of open and of known size."""
+"""Windows that slide along rows, of dynamic and of static size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ N, HEIGHT, WIDTH = (tirx.Var(name, "int64") for name in ("n", "height", "width")
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool and what it is by definition."""
+    """A pool and its definition."""
 
     body: Callable[[relax.Expr], relax.Expr]
     reduce: Callable[..., np.ndarray]
@@ -47,7 +47,7 @@ class Pool:
     apart: int = 1
 
     def reference(self, x: np.ndarray, around: float) -> np.ndarray:
-        """By the definition."""
+        """The pool by its definition in NumPy."""
         wide = np.pad(x, ((0, 0), (0, 0), *[(self.pad, self.pad)] * 2), constant_values=around)
         reach = [(size - 1) * self.apart + 1 for size in self.size]
         windows = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3))
@@ -92,7 +92,7 @@ def _run(
 
 @pytest.mark.parametrize("name", [*MAXIMA, *MEANS])
 def test_windows_are_found_and_padding_is_left_out(name: str) -> None:
-    """Else another schedule would run, right but slow."""
+    """Otherwise another schedule would run: right, but slow."""
     for pool in {"max": MAXIMA.get(name), "mean": MEANS.get(name)}.values():
         if pool is not None:
             (nest,) = dynamic_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH))).nests
@@ -124,7 +124,7 @@ def test_means(name: str, threads: int, isa: str) -> None:
 
 
 def test_columns_that_are_cut_off() -> None:
-    """A slice behind a pool is no epilogue of it: its rows are shorter, if only at some widths."""
+    """A slice after a pool is not its epilogue: at some widths its rows are shorter."""
     pool = MAXIMA["2 by 2"]
 
     def cut(x: relax.Expr) -> relax.Expr:
@@ -144,7 +144,7 @@ def test_columns_that_are_cut_off() -> None:
 
 @pytest.mark.parametrize("name", MAXIMA)
 def test_borders(name: str) -> None:
-    """Every day, between unmapped pages: groups of rows and shares of threads that are not full."""
+    """Between unmapped pages: groups of rows and chunks of threads that are not full."""
     function = function_of(MAXIMA[name].body, (N, 3, HEIGHT, WIDTH))
     written, _ = schedule_generic(function, Machine("znver4", isa_named("avx2"), 2))
     kernel = running.compiled(written.with_attr("global_symbol", "kernel"), "avx2")["kernel"]
@@ -200,7 +200,7 @@ def test_what_is_no_number_stays() -> None:
         x = np.full((1, 3, 12, 41), -np.inf, np.float32)
         x[0, 1, 3, 3] = np.inf
         x[(0, 2, *place)] = np.copysign(np.float32(np.nan), sign)
-        # TVM pads with the least number; ONNX's padding is -inf.
+        # TVM pads with the lowest number; ONNX's padding is -inf.
         wanted = np.maximum(pool.reference(x, -np.inf), np.finfo(np.float32).min)
         result = run(tvm.runtime.tensor(x)).numpy()
         np.testing.assert_array_equal(np.maximum(result, np.finfo(np.float32).min), wanted)
@@ -209,8 +209,8 @@ def test_what_is_no_number_stays() -> None:
 @pytest.mark.parametrize(
     ("body", "shape"),
     [
-        (lambda x: op.sum(x, 1), (N, 64, WIDTH)),  # rows are too many
-        (lambda x: op.sum(x, 0), (N, 64)),  # an axis of open size
+        (lambda x: op.sum(x, 1), (N, 64, WIDTH)),  # too many rows
+        (lambda x: op.sum(x, 0), (N, 64)),  # the axis is dynamic
         (lambda x: op.nn.max_pool2d(x, (1, 17)), (N, 3, HEIGHT, WIDTH)),  # too many elements
         (lambda x: op.nn.max_pool2d(x, (2, 2), (5, 5)), (N, 3, HEIGHT, WIDTH)),  # too far apart
         (lambda x: op.nn.max_pool2d(x, (2, 2), (2, 2), layout="NHWC"), (N, HEIGHT, WIDTH, 8)),
@@ -232,15 +232,15 @@ LOWEST = te.min_value("float32")
         (lambda x, row, column, _: x[row, column], LOWEST, True),
         # Padding that counts.
         (lambda x, row, column, _: x[row, column], tirx.const(5, "float32"), False),
-        # A condition of the result, not of the column.
+        # A condition on the result, not on the column.
         (
             lambda x, row, column, result: tirx.if_then_else(result < 3, x[row, column], LOWEST),
             LOWEST,
             False,
         ),
-        # A number of the result.
+        # A factor that depends on the result.
         (lambda x, row, column, result: x[row, column] * result.astype("float32"), LOWEST, False),
-        # Two steps from window to window.
+        # A step of two columns between windows.
         (
             lambda x, row, column, result: te.max(x[row, column], x[row, column + result]),
             LOWEST,
@@ -251,7 +251,7 @@ LOWEST = te.min_value("float32")
 def test_what_all_windows_share(
     element: Callable[..., tirx.Expr], around: tirx.Expr, are_windows: bool
 ) -> None:
-    """An element of a row is computed once, and stands for all windows that it lies in."""
+    """Each element of a row is computed once for all windows that contain it."""
     x = te.placeholder((HEIGHT, WIDTH), "float32", "x")
     tap = te.reduce_axis((0, 3), "tap")
 
@@ -296,7 +296,7 @@ def test_any_window_along_rows_of_known_size(
 @pytest.mark.parametrize("width", [3, 8, 15, 16, 17, 40])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_of_known_size(threads: int, width: int) -> None:
-    """Every day, between unmapped pages: rows shorter than a vector, and rests of longer ones."""
+    """Between unmapped pages: rows shorter than a vector, and tails of longer rows."""
     x = random_array((2, 3, 19, width), "float32")
     pool = MAXIMA["3 by 3"]
     result, name, _ = run_guarded(pool.body, [x], threads, "avx512", at_end=width % 2 == 0)
@@ -308,7 +308,7 @@ def test_rows_of_known_size(threads: int, width: int) -> None:
     ("body", "shape", "expected"),
     [
         (_largest((3, 3), (1, 1), (1, 1)), (1, 4, 14, 14), True),  # padded
-        (_largest((3, 3), (2, 2)), (1, 4, 15, 15), True),  # overlapping, some columns apart
+        (_largest((3, 3), (2, 2)), (1, 4, 15, 15), True),  # overlapping, with gaps
         (_largest((2, 2), (2, 2)), (1, 4, 14, 14), False),
         (_largest((3, 3)), (1, 4, 16, 16), False),
         (lambda x: op.nn.max_pool1d(x, (3,), (1,), (1,)), (1, 4, 64), False),  # a single row

@@ -62,7 +62,7 @@ def pooled(
         if name == "max":
             result[:, i, j] = window.max((1, 2))
         else:
-            # Beyond the padding, where the ceiling mode reaches, nothing counts.
+            # Positions beyond the padding, which the ceiling mode reaches, do not count.
             padded = [
                 sum(0 <= r + before < n + before + after for r in positions)
                 for positions, n, before, after in (
@@ -148,7 +148,7 @@ def test_bfloat16_is_accumulated_in_f32(name: str) -> None:
     assert schedules == ["generic_pool"]
     (result,) = run_module(mod, [x])
     expected = pooled(x, name, *SAME)
-    # One rounding to 8 bits beside those of f32.
+    # One rounding to 8 bits, besides the roundings of f32.
     bound = np.zeros_like(expected) if name == "max" else np.abs(expected) / 256 + 99 * EPSILON
     assert (np.abs(result.astype(float) - expected) <= bound).all()
 
@@ -181,7 +181,7 @@ def test_a_nan_is_the_maximum_of_its_windows_alone(
     )
     assert name == "generic_pool"
     expected = pooled(x, "max", size, step, pads)
-    # Only `reduction_identities` makes -inf of the least number.
+    # Only `reduction_identities` replaces the lowest number by -inf.
     expected[expected == -np.inf] = np.finfo(dtype).min
     np.testing.assert_array_equal(result, expected)
 

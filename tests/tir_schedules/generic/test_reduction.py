@@ -56,7 +56,7 @@ def test_any_axes(name: str, shape: list[int], data: st.DataObject, isa: str, ke
 @pytest.mark.parametrize("shape, axis", [((102, 101), 1), ((101, 102), 0), ((2, 35, 40), 1)])
 def test_a_nan_stays_wherever_it_is(isa: str, shape: tuple[int, ...], axis: int) -> None:
     x = np.random.default_rng(2).choice([1.0, -2.0, np.inf], shape).astype(np.float32)
-    # Each result but the last one has a NaN, each in another place.
+    # Each result but the last one has a NaN, in different places.
     rows = np.moveaxis(x, axis, -1)
     length = shape[axis]
     rows[..., :length, :][..., np.arange(length), np.arange(length)] = np.nan
@@ -75,7 +75,7 @@ def test_rows_beyond_the_caches_are_read_in_order(dtype: str, columns: int, thre
     x[5, 3] = x[-1, -1] = 127
     result, name, func = run_guarded(lambda x: op.max(x, [0]), [x], threads=threads)
     assert name == "generic_reduction"
-    assert "accumulator" not in func.script()  # of a tile of columns
+    assert "accumulator" not in func.script()  # a tile of columns would have one
     assert is_parallel(func) == (threads == 2)
     np.testing.assert_array_equal(result, x.max(0))
     if dtype == "float32":

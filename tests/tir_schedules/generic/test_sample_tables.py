@@ -1,4 +1,4 @@
-"""Tables of where to sample, which all channels share."""
+"""Tables of sample positions, which all channels share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _resized(method: str) -> Callable[[relax.Expr], relax.Expr]:
 
 
 def _lines(x: np.ndarray, axis: int, factor: int) -> np.ndarray:
-    """Linear interpolation along an axis, with half pixels, by the definition."""
+    """Linear interpolation along an axis with half pixels, by definition."""
     size = x.shape[axis]
     at = (np.arange(size * factor) + 0.5) / factor - 0.5
     low = np.floor(at).astype(int)
@@ -50,7 +50,7 @@ def test_resized_by_lines(threads: int) -> None:
     for sizes in ((1, 5, 7, 6), (2, 5, 1, 1), (1, 5, 3, 33), (0, 5, 4, 4), (1, 5, 0, 4)):
         x = np.random.default_rng(0).uniform(-1, 1, sizes).astype(np.float32)
         wanted = _lines(_lines(x.astype(np.float64), 2, 2), 3, 3)
-        # Weights are differences of places up to 99, of 24 bits; four products and sums of them.
+        # Weights are differences of 24-bit positions up to 99; four products and sums of them.
         bound = (2 * 99 + 8) * np.finfo(np.float32).eps
         np.testing.assert_allclose(run(tvm.runtime.tensor(x)).numpy(), wanted, rtol=0, atol=bound)
 
@@ -60,7 +60,7 @@ def test_places_and_weights_have_tables() -> None:
         dynamic_nests(function_of(_resized("linear"), (N, 5, HEIGHT, WIDTH)))
     )
     *tables, last = program.nests
-    # Two places and two weights along the last axis; what belongs to rows stays.
+    # Two positions and two weights along the last axis; the numbers of rows stay inline.
     assert len(tables) == 4 and last.name == "resize"
     assert all(len(table.spatial) == 1 for table in tables)
     assert all(table.stores[0].buffer in program.temporaries for table in tables)
@@ -74,7 +74,7 @@ def test_what_reads_in_order_has_no_tables(body: Callable[[relax.Expr], relax.Ex
 
 @pytest.mark.parametrize(("guarded", "channels"), [(False, 4), (True, 4), (False, 3)])
 def test_what_may_not_exist_is_not_read(guarded: bool, channels: int) -> None:
-    """A table reads for all elements; and few that share a number need none."""
+    """A table reads at every index, which a guard may forbid; few channels need no table."""
     x = te.placeholder((channels, WIDTH), "float32", "x")
     at = te.placeholder((WIDTH,), "float32", "at")
 
@@ -85,7 +85,7 @@ def test_what_may_not_exist_is_not_read(guarded: bool, channels: int) -> None:
         return tirx.if_then_else(inside, value, tirx.const(0, "float32")) if guarded else value
 
     y = te.compute((channels, WIDTH), element)
-    height = te.placeholder((HEIGHT,), "float32", "height")  # where its size comes from
+    height = te.placeholder((HEIGHT,), "float32", "height")  # gives HEIGHT its value
     func = te.create_prim_func([x, at, height, y])
     assert len(with_sample_tables(dynamic_nests(func)).nests) == (
         2 if not guarded and channels > 3 else 1
@@ -93,7 +93,7 @@ def test_what_may_not_exist_is_not_read(guarded: bool, channels: int) -> None:
 
 
 def test_a_table_has_all_axes_of_its_numbers() -> None:
-    """As a grid has rows and columns, which channels share."""
+    """A grid has rows and columns, which channels share."""
     x = te.placeholder((4, WIDTH), "float32", "x")
     at = te.placeholder((HEIGHT, WIDTH), "float32", "at")
 
@@ -108,10 +108,10 @@ def test_a_table_has_all_axes_of_its_numbers() -> None:
 
 
 def test_tables_divide_by_no_size() -> None:
-    """It may be 0, where no element needs the quotient."""
+    """The size may be 0 if no element needs the quotient."""
     x = te.placeholder((4, WIDTH), "float32", "x")
     at = te.placeholder((WIDTH,), "float32", "at")
-    height = te.placeholder((HEIGHT,), "float32", "height")  # where its size comes from
+    height = te.placeholder((HEIGHT,), "float32", "height")  # gives HEIGHT its value
 
     def element(divisor: tirx.Expr, channel: tirx.Var, column: tirx.Var) -> tirx.Expr:
         place = te.floor(at[tirx.floordiv(column, divisor)] * tirx.const(3, "float32"))

@@ -1,4 +1,4 @@
-"""Every operator that no template takes: scheduled by a rule, and right."""
+"""Every operator that no template takes is scheduled by a rule, with right results."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, its inputs, its meaning in numpy, and the schedule it should get.
+    """An operator, its inputs, its meaning in numpy, and its expected schedule.
 
-    `terms` numbers the roundings that add up in one element: results may differ from float64 by
-    that many epsilons of the largest element of `scale` (default: of the result).
+    `terms` counts the roundings in one element: results may differ from float64 by that many
+    epsilons of the largest element of `scale` (default: of the result).
     """
 
     build: Callable[..., Any]
@@ -74,7 +74,7 @@ def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def linear_resize(x: np.ndarray) -> np.ndarray:
-    """Twice as large, linear, half-pixel coordinates."""
+    """Linear resize to twice the size with half-pixel coordinates."""
     for axis in (-2, -1):
         n = x.shape[axis]
         at = np.clip((np.arange(2 * n) + 0.5) / 2 - 0.5, 0, n - 1)

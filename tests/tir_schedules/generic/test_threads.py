@@ -1,4 +1,4 @@
-"""Generic kernels on few of many threads: the right result, and no more shares than threads."""
+"""Generic kernels on a few of many threads: right results, and no more chunks than threads."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_few_threads_share_what_is_small(name: str) -> None:
     np.testing.assert_array_equal(result, wanted(x))
     assert 1 < tasks_of(func) <= 56
     shares = stored_shares(func, 112)
-    # The last tiles of a transpose begin in the ones before.
+    # The last tiles of a transpose overlap the previous ones.
     assert (shares.times >= 1).all() and shares.threads == tasks_of(func)
     assert shares.unevenness(shares.threads) < 1.3

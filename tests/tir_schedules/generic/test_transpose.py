@@ -1,4 +1,4 @@
-"""Generic schedules of transpositions: tiles, their edges, fused arithmetic."""
+"""Generic schedules of transposes: tiles, their edges, fused arithmetic."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_whole_registers_are_shuffled() -> None:
 @pytest.mark.parametrize("channels", [16, 40])
 @pytest.mark.parametrize("phases", [2, 3])
 def test_rows_in_turns_are_transposed(phases: int, channels: int) -> None:
-    """Which tensor a row comes from is known for each phase, once rows are split by phases."""
+    """After rows are split by phases, each phase knows the tensor of its rows."""
     parts = [random_array((5, 18, channels), "float32", seed) for seed in range(phases)]
 
     def build(*rows: relax.Expr) -> relax.Expr:
@@ -177,12 +177,12 @@ def test_rows_in_turns_are_transposed(phases: int, channels: int) -> None:
 @pytest.mark.parametrize(
     ("shape", "axes", "runs"),
     [
-        ((64, 131), (1, 0), 1),  # results are close together: 9 tiles have no run of 4, but of 3
-        ((131, 64), (1, 0), 1),  # what is read is closer than the results
+        ((64, 131), (1, 0), 1),  # results are close together: 9 tiles form runs of 3, not of 4
+        ((131, 64), (1, 0), 1),  # inputs are closer together than results
         ((2, 64, 8, 16), (0, 2, 3, 1), 1),
         ((400, 300), (1, 0), 1),
-        ((300, 400), (1, 0), 0),  # either are far apart
-        ((32, 400), (1, 0), 0),  # two tiles of what is read at once
+        ((300, 400), (1, 0), 0),  # both are far apart
+        ((32, 400), (1, 0), 0),  # two tiles of the input at once
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])

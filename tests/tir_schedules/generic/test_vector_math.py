@@ -1,4 +1,4 @@
-"""Functions of elements in every float type: accurate, and right for what is special."""
+"""Functions of elements in every float type: accurate, with right special values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ X = np.concatenate(
     ]
 )
 # In ulp: the C library's functions are within 2, those of `vector_math` state their errors, and
-# 1 / (1 + exp(-x)) has a rounding more. Half precision rounds a result in float32 once more.
+# 1 / (1 + exp(-x)) rounds once more. float16 rounds a float32 result once more.
 ULP = {"float16": 1.0, "float32": 2.0, "float64": 2.0}
 OWN = {
     (name, "float32"): function.bounds[0].fused
@@ -73,7 +73,7 @@ FLUSHED = {"exp", "sigmoid"}  # below 2^-126, in float32
 
 
 def all_at_once(functions: dict[str, Meaning], dtype: str, arity: int) -> list[np.ndarray]:
-    """What a module gives that has an output for every function."""
+    """The results of a module that has an output for every function."""
     builder = relax.BlockBuilder()
     inputs = [relax.Var(f"x{i}", relax.TensorType(X.shape, dtype)) for i in range(arity)]
     with builder.function("main", inputs):

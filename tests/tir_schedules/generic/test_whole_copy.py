@@ -1,4 +1,4 @@
-"""Copies to other shapes, of sizes that are known at run time only."""
+"""Copies to other shapes with dynamic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of users that no operator of Relax makes: what must not be merged, or left out."""
+"""TIR functions that no Relax operator makes: what must not be merged or left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tir_schedules.generic.transpose import interleaving_of
 def result_of(
     function: tirx.PrimFunc, arrays: Sequence[np.ndarray], schedule: str = "generic_injective"
 ) -> np.ndarray:
-    """The last parameter of a function after its loops were written anew by that schedule."""
+    """The last parameter of a function that this schedule rewrote."""
     scheduled, name = schedule_generic(function, machine_for(BEST))
     assert name == schedule
     result = function.params[-1]
@@ -92,7 +92,7 @@ def total(x: T.Buffer((3, 70), "float32"), y: T.Buffer((3,), "float32")):  # typ
 
 
 def test_what_a_reduction_starts_with_counts_once() -> None:
-    """However many lanes add up."""
+    """The initial value counts once, although several lanes add up."""
     x = np.where(np.arange(210).reshape(3, 70) % 7 == 0, 2, 1).astype(np.float32)
     found = result_of(product, [x], "generic_reduction")
     np.testing.assert_array_equal(found, 2 * x.prod(axis=1))
@@ -174,7 +174,7 @@ def used_twice_inside(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32
 
 
 def test_what_a_condition_guards_is_not_computed_before_it() -> None:
-    """A value that is used twice has a name, which is worked out first: outside of x, here."""
+    """A value with two uses has a name, which is computed first: here x would be read outside."""
     (nest,) = merge_nests(read_program(used_twice)).nests
     assert len(nest.lets) == 1
     (nest,) = merge_nests(read_program(used_twice_inside)).nests
@@ -230,7 +230,7 @@ def pairs_inside(x: T.Buffer((384,), "float32"), y: T.Buffer((768,), "float32"))
 
 
 def interleaves(function: tirx.PrimFunc) -> bool:
-    """Whether vectors of several rows are mixed."""
+    """Whether vectors of several rows are interleaved."""
     (nest,) = read_program(function).nests
     return interleaving_of(Plan.of(nest, machine_for(BEST), 1)) is not None
 

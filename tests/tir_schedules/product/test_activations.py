@@ -1,4 +1,4 @@
-"""When a block of activations is staged: only where its elements are not what is multiplied."""
+"""A block of activations is staged only if the kernel multiplies other elements than those of A."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VNNI, BF16, PLAIN = (isa_named(name) for name in ("avx512_vnni", "avx512_bf16", 
 
 
 def code(region: Region, isa: Isa) -> str:
-    """The kernel before TVM lowers it; nothing is run, so any CPU will do."""
+    """The kernel before TVM lowers it; nothing runs, so any CPU will do."""
     machine = Machine(MCPU[isa.name], isa)
     template = template_for(region.op)
     assert template.reject(region, isa) is None
@@ -39,8 +39,8 @@ def narrow(dtype: str, k: int) -> Region:
     ("region", "isa", "staged"),
     [
         (matmul_region((4,), 16, 16, U8), VNNI, False),
-        (matmul_region((4,), 16, 16, I8), VNNI, False),  # shifted as it is loaded
-        (matmul_region((4,), 18, 16, U8), VNNI, True),  # no whole words of four
+        (matmul_region((4,), 16, 16, I8), VNNI, False),  # shifted on loading
+        (matmul_region((4,), 18, 16, U8), VNNI, True),  # no whole words of four bytes
         (matmul_region((4,), 18, 16, U8), PLAIN, True),
         (matmul_region((4,), 17, 16, U8), PLAIN, True),
         (matmul_region((4,), 16, 16, U8, quantized=0.1), VNNI, True),
@@ -67,16 +67,16 @@ def test_columns_of_a_transposed_a_are_staged() -> None:
 
 
 def test_rows_are_summed_only_for_a_zero_point_of_b() -> None:
-    """The sums stand in the same pass; without them a matching A is read in place."""
+    """The staging pass computes the sums; without sums, A of the kernel's type is read in place."""
     assert 'T.sblock("stage")' not in code(matmul_region((4,), 16, 16, a_zero=3), VNNI)
     assert 'T.sblock("stage")' in code(matmul_region((4,), 16, 16, w_zero=3), VNNI)
-    # A weight of uint8 is shifted by 128, and so is its zero point: none is left of 128.
+    # A weight of uint8 and its zero point are shifted by 128: a zero point of 128 becomes 0.
     assert 'T.sblock("stage")' in code(matmul_region((4,), 16, 16, w=U8), VNNI)
     assert 'T.sblock("stage")' not in code(matmul_region((4,), 16, 16, w=U8, w_zero=128), VNNI)
 
 
 def test_what_is_packed_behind_a_weight() -> None:
-    """Four bytes for each column, only if A has a zero point once it is unsigned."""
+    """Four bytes per column, only if A has a zero point after it becomes unsigned."""
     packing = MATMUL.packing
     assert packing is not None
     machine = Machine(MCPU["avx512_vnni"], VNNI)

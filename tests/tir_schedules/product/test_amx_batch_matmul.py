@@ -1,7 +1,7 @@
 """The batch_matmul template on AMX tiles: types, stored orders, zero points, sizes, blocks, tasks.
 
-Every result is that of the definition, integers to the bit; every test ends with no fault of a tile
-instruction and no thread configured (tests/conftest.py).
+Results equal the definition, integers to the bit; every test ends without a fault of a tile
+instruction and without a configured thread (tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FLOATS = [(F, F), (B, B), (F, B), (B, F)]
 
 
 def check(region: Region, config: TileConfig | None = None, **options: Any) -> None:
-    """The kernel's numbers, computed by tiles, are those of the definition, to the bit."""
+    """Tiles compute the numbers of the definition, to the bit."""
     config = config or on_tiles(region)
     arrays = values(region)
     order = axes_of(region, "out_axes", len(region.output.shape))
@@ -69,10 +69,10 @@ def test_types_and_zero_points(a: str, b: str) -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtypes", [("int8", "uint8"), (F, F), (B, B)], ids=str)
 def test_sizes_around_the_tile(dtypes: tuple[str, str], transposed: bool) -> None:
-    """Tails of rows, of columns and of K, with A read in place, in part, or from a copy."""
+    """Tails of rows, columns and K, with A read in place, in part, or from a copy."""
     zeros = (-7, 11) if dtypes == ("int8", "uint8") else (0, 0)
     sizes = [(33, 33, 65), (17, 65, 128), (1, 1, 1), (50, 16, 31)]
-    if dtypes[1] == F and transposed:  # packing f32 so takes LLVM a second each
+    if dtypes[1] == F and transposed:  # LLVM takes a second for each packing of f32
         sizes = sizes[:2]
     for number, (m, n, k) in enumerate(sizes):
         axes = TRANSPOSED if transposed else None
@@ -82,7 +82,7 @@ def test_sizes_around_the_tile(dtypes: tuple[str, str], transposed: bool) -> Non
 
 @pytest.mark.parametrize("b_axes", list(itertools.permutations(range(3))), ids=str)
 def test_any_stored_order(b_axes: Shape) -> None:
-    """Rows of A any distance apart, and its columns far apart."""
+    """Rows of A at any distance, and columns of A far apart."""
     for a_axes, (a, b) in [((1, 0, 2), ("int8", "int8")), ((2, 1, 0), (F, B))]:
         zeros: tuple[int | str, int] = ("input", 3) if a == "int8" else (0, 0)
         shapes = (2, 21, 64), (2, 64, 21)
@@ -98,7 +98,7 @@ def test_attention_heads_are_read_and_written_in_place(dtypes: tuple[str, str]) 
 
 @st.composite
 def products(draw: st.DrawFn) -> Region:
-    """Products of any types and sizes, whose batches broadcast."""
+    """Products of any types and sizes, with broadcast batches."""
     left, right = draw(
         st.sampled_from([((2,), (2,)), ((2,), (1,)), ((1,), (3,)), ((2, 3), (3,)), ((4,), ())])
     )
@@ -125,7 +125,7 @@ def test_sums_of_any_values_are_within_the_bound(dtypes: tuple[str, str]) -> Non
 
 
 def test_attention_scores_are_requantised() -> None:
-    """Scaled, masked and quantised on the way out."""
+    """Scores are scaled, masked and quantised in the epilogue."""
     steps = (
         EpilogueOp("cast", (0,)),
         EpilogueOp("constant", value=0.0021),
@@ -149,13 +149,13 @@ def test_attention_scores_are_requantised() -> None:
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_every_task_executes_what_the_model_says(parallel: bool) -> None:
-    """Batches of 70 rows in two shares, on one thread or two: 35 rows are a block and a tail."""
+    """Batches of 70 rows in two chunks, on one thread or two: 35 rows are a block and a tail."""
     m, n, k = 70, 90, 300
     region = region_of((3, m, k), (3, k, n), "int8", "uint8", 3, 0)
     config = on_tiles(region, k_block=32, row_shares=2, parallel=parallel)
     check(region, config, threads=2)
     executed = emulator.counts()
-    if executed is not None:  # hardware does not count
+    if executed is not None:  # hardware has no counters
         pieces = [2, 2, 1]  # 300 bytes of K are five tiles
         panels = full_then_tail(math.ceil(n / 16), 2)
         share = product_counts("2x2", full_then_tail(m // 2, 32), panels, pieces, started=True)

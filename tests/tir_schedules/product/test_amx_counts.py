@@ -1,4 +1,4 @@
-"""Whole matmuls on AMX tiles execute as many tile instructions as the model says, each kind."""
+"""Whole matmuls on AMX tiles execute as many tile instructions of each kind as the model says."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.isa("amx")
 
 # (m, n, k), kernel, (rows, vectors, m_block, k_block), zero point of A
 CASES = [
-    # Two blocks of rows and a tail of 6; a last panel of one tile; three pieces of K.
+    # Two blocks of rows and a tail of 6; a last panel of one tile; three blocks of K.
     ((70, 100, 300), "amx_u8s8s32_32x32", (32, 2, 64, 32), 0),
-    # Zero points: accumulators are loaded where they start.
+    # Zero points: accumulators load their initial values.
     ((40, 90, 256), "amx_s8s8s32_32x32", (32, 2, 64, 1000), 3),
-    # Lower blocks than the kernel has, one tile wide, in several blocks of rows.
+    # Blocks lower than the kernel's, one tile wide, in several blocks of rows.
     ((40, 48, 128), "amx_s8u8s32_32x32", (16, 1, 16, 16), 0),
     # Panels of three and two tiles, blocks of 2 x 16 rows.
     ((64, 128, 500), "amx_u8u8s32_16x64", (16, 3, 32, 80), 0),
@@ -49,7 +49,7 @@ def test_executed_instructions_are_the_predicted_ones(
     result = run(region, arrays, "amx", config)
     part = TilePart(plan=plan_of(region, config), started=zero_point != 0)
     executed = emulator.counts()
-    if executed is not None:  # hardware does not count
+    if executed is not None:  # hardware has no counters
         counted = {instruction: count for instruction, count in executed.items() if count}
         assert counted == part.counts().named(kernel.product)
     exact = expected(region, arrays)

@@ -1,7 +1,7 @@
 """The matmul template on AMX tiles: types, zero points, sizes, blocks, epilogues, threads.
 
-Every result is that of the definition, integers to the bit; every test ends with no fault of a tile
-instruction and no thread configured (tests/conftest.py).
+Results equal the definition, integers to the bit; every test ends without a fault of a tile
+instruction and without a configured thread (tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def result_of(
 
 
 def check(region: Region, config: TileConfig | None = None, **options: Any) -> None:
-    """The kernel's integers are those of the definition; of small bfloat16, all sums are exact."""
+    """Integers equal the definition; sums of small bfloat16 are exact."""
     config = config or on_tiles(region)
     if region.inputs[1].dtype == B:
         rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def check(region: Region, config: TileConfig | None = None, **options: Any) -> N
 
 @pytest.mark.parametrize(("a", "w"), TYPES)
 def test_types_and_zero_points(a: str, w: str) -> None:
-    """Numbers, at run time, of a range, and for each column; 16 x 64 blocks, then 32 x 32."""
+    """Zero points: numbers, at run time, of a range, per column; 16 x 64 blocks, then 32 x 32."""
     number = TYPES.index((a, w))
     for a_zero, w_zero in ZEROS[number % 2 :: 2]:
         if (a, a_zero) != ("int8", "range"):  # the zero point of a range is uint8
@@ -82,7 +82,7 @@ def test_every_height(rows: range) -> None:
 @pytest.mark.parametrize("kind", ["u8", "s8", F, B])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sizes_around_the_tile(kind: str, block: str) -> None:
-    """Tails of rows, of columns and of K, with A read in place, in part, or from a copy."""
+    """Tails of rows, columns and K, with A read in place, in part, or from a copy."""
     for number, (m, n, k) in enumerate(
         [(33, 33, 65), (17, 65, 128), (49, 15, 63), (65, 80, 1), (2, 31, 192), (64, 1, 130)]
     ):
@@ -107,7 +107,7 @@ def test_extreme_values_never_saturate(a: str, w: str) -> None:
 @pytest.mark.parametrize("dtype", [F, B])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sums_of_any_bfloat16_are_within_the_bound(dtype: str, block: str) -> None:
-    """The bound of any order of summation: even and odd products of 32 each come together last."""
+    """The bound holds for any order: even and odd products of 32 each are added last."""
     rng = np.random.default_rng(1)
     for m, k, n in [(7, 21, 35), (64, 64, 64), (3, 511, 33)]:
         a, w = normal(rng, (m, k), dtype), normal(rng, (k, n), B)
@@ -186,7 +186,7 @@ def test_requantising_with_a_quantised_residual(dtype: str, residual: str) -> No
     real = product(region, arrays).astype(np.float32) * scales
     real = real + quantized(arrays[-1], 0.37, np.array(12, residual)).real()
     wanted = quantize(real, 1.75, np.array(-5 if dtype == "int8" else 101, dtype))
-    assert len(np.unique(wanted)) > 3  # not all of it saturates
+    assert len(np.unique(wanted)) > 3  # not all results saturate
     np.testing.assert_array_equal(result_of(region, arrays, on_tiles(region)), wanted)
 
 
@@ -216,7 +216,7 @@ def test_bias_relu_and_residual_in_bfloat16(block: str) -> None:
 
 
 def test_a_long_epilogue() -> None:
-    """It loops over the rows of a tile; the same as on the integers alone."""
+    """A long epilogue loops over a tile's rows and equals the epilogue on the integers."""
     steps = (
         EpilogueOp("cast", (0,)),
         EpilogueOp("constant", value=2.0**-12),
@@ -239,7 +239,7 @@ def test_a_long_epilogue() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_each_task_configures_for_itself(threads: int) -> None:
-    """Shares of rows end in tails of their own; one configuration for each height, one release."""
+    """Chunks of rows end in tails; each height is configured once, and released once per task."""
     region = matmul_region((100,), 128, 200, "int8", "uint8", "input", "input")
     config = on_tiles(region, threads_m=threads, m_block=32)
     check(region, config, threads=threads)
@@ -251,7 +251,7 @@ def test_each_task_configures_for_itself(threads: int) -> None:
 
 
 def shares_of(m: int, threads: int) -> list[int]:
-    """Rows of every thread, of unequal shares the larger ones first."""
+    """Rows of every thread; of unequal chunks the larger ones come first."""
     return [m // threads + (i < m % threads) for i in range(threads)]
 
 
@@ -279,7 +279,7 @@ def test_any_product_cut_in_any_way(data: st.DataObject, region: Region, at_end:
 
 @pytest.mark.parametrize("w", ["uint8", "int8", B])
 def test_what_is_packed_unpacks_to_the_same(w: str) -> None:
-    """Weight and zero points for each column, for panels of unequal width."""
+    """Weight and terms of zero points per column, for panels of unequal width."""
     region = (
         bf16_region((4,), 40, 83) if w == B else matmul_region((4,), 70, 83, "int8", w, 4, "input")
     )
@@ -296,7 +296,7 @@ def test_what_is_packed_unpacks_to_the_same(w: str) -> None:
 
 
 def test_kernels_of_other_types_are_refused() -> None:
-    """Those of vectors multiply u8 by s8 whatever the signs; tiles do not shift anything."""
+    """Vector kernels multiply u8 by s8 whatever the signs are; tiles shift no operand."""
     region = matmul_region((4,), 40, 83, "uint8", "uint8")
     isa = kernel_of(region, "32x32").isa
     default = on_tiles(region, rows=1).to_dict()

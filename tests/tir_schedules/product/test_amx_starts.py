@@ -1,4 +1,4 @@
-"""What the accumulators of tiles start with: loaded where all rows start alike, else added last."""
+"""Initial values of tile accumulators: loaded if all rows are equal, else added at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = (33, 320, 37)
 CASES = [
     # zero points of A and B, vectors stored before a block of 32 x 32 is multiplied, tiles zeroed
     ((0, 0), 0, True),
-    ((3, 0), 0, False),  # loaded from the weight's packed terms, 16 times the same row
+    ((3, 0), 0, False),  # loaded from the weight's packed terms, one row 16 times
     (("input", 0), 2, False),  # one row of two vectors
     ((0, 3), 0, True),  # added when results are stored
     ((3, "input"), 0, True),
@@ -27,7 +27,7 @@ CASES = [
 
 
 def region_of(zeros: tuple[int | str, int | str], plain: bool) -> Region:
-    """Stored as it is, or as f32."""
+    """An integer product, stored as int32 or as f32."""
     m, k, n = SIZES
     steps = () if plain else (EpilogueOp("cast", (0,)),)
     output = Tensor((m, n), "int32" if plain else "float32")
@@ -61,7 +61,7 @@ def stored_before(region: Region, config: TileConfig) -> int:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(("zeros", "stores", "zeroed"), CASES)
 def test_starts(zeros: tuple[int | str, int | str], stores: int, zeroed: bool, plain: bool) -> None:
-    """Before, a block stored 64 vectors and loaded them, whatever it started with."""
+    """Formerly a block stored 64 vectors and loaded them, whatever its initial values."""
     region = region_of(zeros, plain)
     config = on_tiles(region)
     assert stored_before(region, config) == stores
@@ -78,7 +78,7 @@ def test_starts(zeros: tuple[int | str, int | str], stores: int, zeroed: bool, p
 @pytest.mark.isa("amx")
 @pytest.mark.parametrize("zeros", [(3, 0), ("input", 0), (3, "input")])
 def test_starts_of_pieces_and_shares_of_k(zeros: tuple[int | str, int | str]) -> None:
-    """Only the first piece starts so, and only the first of the threads that share K."""
+    """Initial values go to the first block of K, and to the first of the threads that split K."""
     region = region_of(zeros, False)
     arrays = values(region)
     wanted = product(region, arrays).astype(np.float32)
@@ -88,7 +88,7 @@ def test_starts_of_pieces_and_shares_of_k(zeros: tuple[int | str, int | str]) ->
 
 @pytest.mark.isa("amx")
 def test_results_in_place_that_start_with_their_row() -> None:
-    """They pass no epilogue, so each row is written first."""
+    """Such results have no epilogue, so each row is first written with its initial values."""
     region = matmul_region((20,), 128, 32, "uint8", "int8", 3, 5)
     arrays = values(region)
     result = run(region, arrays, "amx", on_tiles(region))

@@ -1,4 +1,4 @@
-"""The code of templates on AMX tiles, for every CPU that has AMX: no tile is spilled or renamed."""
+"""Code of templates on AMX tiles, for every CPU that has AMX: no tile is spilled or renamed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .test_bf16_matmul import matmul_region as bf16_region
 from .test_narrow_batch_matmul import region_of
 
 B = "bfloat16"
-# One of each that LLVM tunes for in its own way.
+# One CPU for each way in which LLVM tunes.
 TARGETS = ("sapphirerapids", "graniterapids", "diamondrapids", "x86-64-v4 and AMX")
 
 
@@ -43,7 +43,7 @@ def on_blocks(region: Region, block: str, **fields: int) -> tuple[Region, Config
 
 @functools.cache
 def programs() -> dict[str, tuple[Region, Config, list[str]]]:
-    """Kernels of every template: region, configuration and the tile kernels that it has."""
+    """Kernels of every template: region, configuration and their tile kernels."""
     found = {
         "pieces": on_blocks(matmul_region((70,), 512, 100), "32x32", k_block=32, m_block=32),
         "tails": on_blocks(matmul_region((70,), 100, 40, "int8", "uint8", 3, "input"), "32x32"),
@@ -67,7 +67,7 @@ def programs() -> dict[str, tuple[Region, Config, list[str]]]:
 
 
 def code_of(region: Region, config: Config, target: Target) -> list[Function]:
-    """The functions with tiles of a kernel."""
+    """The functions of a kernel that use tiles."""
     function = template_for(region.op).build(region, config, machine_for("amx").isa)
     compiled = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
     return functions_with_tiles(compiled.mod.inspect_source("asm"))
@@ -124,8 +124,8 @@ def cpus() -> list[str]:
 def is_whole(cpu: str) -> bool:
     """Whether LLVM, tuning for a CPU, leaves the tiles of a function as they are.
 
-    Its blocks are of two tiles in width and of one: it is for the narrow ones that LLVM finds tile
-    registers which seem to be free; but not where a weight is fetched between their instructions.
+    The function has blocks of two tiles in width and of one: in the narrow ones, LLVM finds tile
+    registers that seem free, unless a weight is prefetched between their instructions.
     """
     product = region_of((1, 17, 256), (1, 256, 48), "uint8", "int8", 0, 0)
     region, config, names = on_blocks(product, "32x32")
@@ -139,7 +139,7 @@ def is_whole(cpu: str) -> bool:
 
 @pytest.mark.slow
 def test_amx_counts_for_the_cpus_that_leave_tiles_alone() -> None:
-    """For some, LLVM renames registers after allocation: `target_isa` knows them all."""
+    """For some CPUs, LLVM renames registers after allocation: `target_isa` knows all of them."""
     tiles = isa_named("amx")
     given_amx = {cpu for cpu in cpus() if target_isa(with_amx(cpu)).includes(tiles)}
     assert {"sapphirerapids", "graniterapids", "x86-64-v4"} < given_amx

@@ -142,7 +142,7 @@ def test_rows_are_shared_where_batches_are_too_few() -> None:
 @pytest.mark.parametrize("axes", [None, (0, 2, 1), (2, 1, 0)], ids=str)
 @pytest.mark.parametrize("threads", [0, 3, 7, 53, 112])
 def test_b_is_packed_before_by_any_number_of_threads(threads: int, axes: Shape | None) -> None:
-    """Copied, turned, and gathered; columns, rows and K end within a vector, a tile and a piece."""
+    """Copied, transposed and gathered; columns, rows and K end within vectors, tiles, blocks."""
     logical = (3, 37, 150)
     stored = tuple(logical[axes.index(i)] for i in range(3)) if axes else logical
     region = batch_region((3, 45, 37), stored, b_axes=axes)
@@ -175,7 +175,7 @@ def test_illegal_configs_and_regions_are_refused() -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shares", [1, 3])
 def test_b_is_packed_panel_by_panel(isa: str, shares: int) -> None:
-    """Columns end within a vector, a panel and a share; rows within a tile."""
+    """Tails of columns in a vector, a panel and a chunk; tails of rows in a tile."""
     lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [(17, 5 * lanes + 1, 9), (6, 3 * lanes, 1), (1, lanes - 1 or 1, 4)]:
         for b, axes in [((2, k, n), None), ((2, n, k), (0, 2, 1))]:
@@ -197,8 +197,8 @@ def test_b_is_packed_panel_by_panel_where_it_would_leave_the_cache() -> None:
     shared = BATCH_MATMUL.default_config(large, Machine("znver4", zen4.isa, 2))
     assert shared.parallel and shared.column_shares == 2
     for other in [
-        batch_region((64, 32), (1, 32, 784)),  # stays near
-        batch_region((4096, 64), (1, 64, 12544)),  # A does not
+        batch_region((64, 32), (1, 32, 784)),  # B stays in the cache
+        batch_region((4096, 64), (1, 64, 12544)),  # A does not stay in the cache
         batch_region((64, 32), (1, 12544, 32), b_axes=(0, 2, 1)),  # not measured
     ]:
         assert not BATCH_MATMUL.default_config(other, zen4).column_shares

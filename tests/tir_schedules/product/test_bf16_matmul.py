@@ -37,7 +37,7 @@ def matmul_region(lead: tuple[int, ...], k: int, n: int, dtype: str = F, **field
 
 
 def check(region: Region, isa: str = BEST, **options: Any) -> None:
-    """Integers that are exact in any order of summation: equal to the bit."""
+    """Integers with exact sums in any order: equal to the bit."""
     rng = np.random.default_rng(0)
     a, w = (small_integers(rng, tensor.shape, tensor.dtype) for tensor in region.inputs)
     result = run(region, [a, w], isa, **options)
@@ -71,7 +71,7 @@ def test_every_short_k_and_few_rows(isa: str, dtype: str) -> None:
 
 @st.composite
 def blocked(draw: st.DrawFn, isa: str) -> tuple[Region, MatmulConfig, bool]:
-    """A product of any size, cut up in any way."""
+    """A product of any size with any blocks."""
     sizes = (draw(st.integers(1, 40)),), draw(st.integers(1, 120)), draw(st.integers(1, 100))
     kernel = draw(st.sampled_from(kernels(isa)))
     config = MatmulConfig(

@@ -1,4 +1,4 @@
-"""Products by bytes whose outliers are apart: exact for every A, and when they are chosen."""
+"""Products of bytes with outliers listed apart: exact for every A, and when they are chosen."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ KINDS = ("few", "some rows", "all 255", "all 0", "one", "at the ends", "random")
 
 
 def values_of(kind: str, m: int, k: int, middle: int = 0) -> np.ndarray:
-    """uint8 [m, k] with outliers of one kind; `middle` is where the others are."""
+    """uint8 [m, k] with outliers of one kind; the other elements lie around `middle`."""
     rng = np.random.default_rng(m * k)
     low = max(0, middle - 64)
     x = rng.integers(low, min(low + 128, 256), (m, k))
     if kind == "few":
         x = np.where(rng.random((m, k)) < 0.02, rng.integers(0, 256, (m, k)), x)
-    elif kind == "some rows":  # the others have none
+    elif kind == "some rows":  # the other rows have none
         x[:: m // 3 + 1, ::11] = 255
         x[1 :: m // 3 + 1, 5::13] = 0
     elif kind == "one":
@@ -54,7 +54,7 @@ def values_of(kind: str, m: int, k: int, middle: int = 0) -> np.ndarray:
 
 
 def extreme_weight(k: int, n: int) -> np.ndarray:
-    """int8 [k, n] of the largest magnitudes, whose sums in pairs leave 16 bits first."""
+    """int8 [k, n] of the largest magnitudes, whose sums in pairs first exceed 16 bits."""
     return np.random.default_rng(n).choice([-128, -127, 127], (k, n)).astype(np.int8)
 
 
@@ -91,7 +91,7 @@ def test_seven_bits_begin_near_a_zero_point_of_run_time(isa: str, zero: int, wei
 @pytest.mark.parametrize("zero", [65, 130, 192, 255])
 @pytest.mark.parametrize("w_zero", [0, 3])
 def test_seven_bits_begin_near_a_known_zero_point(isa: str, a: str, zero: int, w_zero: int) -> None:
-    """`zero` is that of uint8; signed elements and theirs are 128 less."""
+    """`zero` is the zero point of uint8; signed elements and their zero point are 128 less."""
     shift = 128 if a == "int8" else 0
     w = "uint8" if w_zero else "int8"
     region = matmul_region((19,), 70, 100, a, w, a_zero=zero - shift, w_zero=w_zero)
@@ -103,7 +103,7 @@ def test_seven_bits_begin_near_a_known_zero_point(isa: str, a: str, zero: int, w
 
 
 def test_what_lies_behind_a_row_is_no_outlier() -> None:
-    """63 groups are no whole number of vectors: behind a row the copy has the zero point."""
+    """63 groups are no whole number of vectors: the copy pads rows with the zero point."""
     region = matmul_region((37,), 252, 150, a_zero=130)
     config = config_for(region, "avx2")
     assert APART.suits(plan_of(region, config))
@@ -132,7 +132,7 @@ def test_which_blocks_are_cut_above_zero(isa: str) -> None:
 @every_isa
 @pytest.mark.parametrize("zero", [0, 130])
 def test_the_zero_point_says_which_bytes_are_cut(isa: str, zero: int) -> None:
-    """Bytes of 150 are outliers of 0, not of 130: then the sums behind the weight take part."""
+    """Bytes of 150 are outliers of 0, not of 130, which needs the sums packed after the weight."""
     region = matmul_region((16,), 64, 64, a_zero=zero)
     config = config_for(region, isa)
     machine = machine_for(isa)
@@ -168,7 +168,7 @@ def test_open_rows(isa: str, zero: int | str) -> None:
 
 
 def saturates(isa: str, a: np.ndarray) -> bool:
-    """Whether bytes are multiplied as they are where a wrong answer says that they may be."""
+    """Whether bytes are multiplied directly if a wrong flag says that they fit."""
     m, k = a.shape
     region, w = matmul_region((m,), k, 64), np.full((k, 64), 127, np.int8)
     machine = machine_for(isa)

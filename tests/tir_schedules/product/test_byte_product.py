@@ -1,4 +1,4 @@
-"""Products of bytes without VNNI: exact for every A and weight, and how that is chosen."""
+"""Products of bytes without VNNI: exact for every A and weight, and how the method is chosen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("small A", "small weight", "neither")
 
 
 def operands(m: int, k: int, n: int, kind: str) -> list[np.ndarray]:
-    """Extremes of what fits in one way, and of what does not."""
+    """Extremes that fit because A is small, because the weight is small, or not at all."""
     rng = np.random.default_rng(m * k + n)
     most = 127 if kind == "small A" else 255
     low, high = (-64, 64) if kind == "small weight" else (-128, 127)
@@ -35,7 +35,7 @@ def operands(m: int, k: int, n: int, kind: str) -> list[np.ndarray]:
 
 
 def by_saturating_pairs(a: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """What sums of two products in 16 bits would give."""
+    """The product by sums of two products that saturate in 16 bits."""
     pairs = a.reshape(len(a), -1, 2, 1).astype(np.int64) * w.reshape(-1, 2, w.shape[1])
     return np.clip(pairs.sum(axis=2), -32768, 32767).sum(axis=1)
 
@@ -56,7 +56,7 @@ def test_every_way_is_exact(isa: str, kind: str, n: int, k: int) -> None:
 
 @every_isa
 def test_blocks_of_rows_are_told_apart(isa: str) -> None:
-    """Some blocks fit, some do not; zero points of both factors take part."""
+    """Some blocks of rows fit, some do not; both factors have zero points."""
     region = matmul_region((96,), 128, 144, w="uint8", a_zero=7, w_zero=5)
     config = MATMUL.default_config(region, machine_for(isa))
     config = type(config).from_dict({**config.to_dict(), "m_block": 16})
@@ -81,7 +81,7 @@ def test_open_rows(isa: str, kind: str) -> None:
 
 
 def with_answer(region: Region, isa: str, arrays: list[np.ndarray], answer: bool) -> np.ndarray:
-    """The product with this answer behind the weight, true or not."""
+    """The product with this flag after the weight, right or wrong."""
     machine = machine_for(isa)
     config = MATMUL.default_config(region, machine)
     a, w = packed(region, config, machine.isa, arrays)
@@ -96,7 +96,7 @@ def with_answer(region: Region, isa: str, arrays: list[np.ndarray], answer: bool
 @every_isa
 @pytest.mark.parametrize("m", [3, 32])
 def test_the_answer_behind_the_weight_decides(isa: str, m: int) -> None:
-    """A wrong one is believed: so it is by bytes that a weight which fits is multiplied."""
+    """A wrong flag is believed, which shows that a weight that fits is multiplied as bytes."""
     region, arrays = matmul_region((m,), 64, 48), operands(m, 64, 48, "neither")
     exact = product(region, arrays)
     saturated = by_saturating_pairs(*arrays)

@@ -1,4 +1,4 @@
-"""The next panel of a large weight is fetched by all tiles of a panel together."""
+"""All tiles of a panel together prefetch the next panel of a large weight."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from tir_schedules.product.tile_products import OperandA, OperandB, TileContext
 
 
 def loops_of(plan: ProductPlan, fetch: Prefetch) -> TileLoops:
-    """Loops of a plan whose panels are prefetched."""
+    """Loops of a plan that prefetches its panels."""
     weight = OperandB()
     weight.prefetch = fetch
     return TileLoops(plan, OperandA(), weight, Results())
 
 
 def tile_at(loops: TileLoops, panel: Group, place: int, rows: int, piece: Piece) -> TileContext:
-    """A tile of a panel from a row on."""
+    """A tile of a panel that begins at row `place`."""
     zero, vector = (tirx.const(number, "int32") for number in (0, panel.start))
     given = loops, zero, rows, vector, panel.size, piece, loops.b.load
     return TileContext(*given, place=place)
 
 
 def lines_between(panel: AmxTiles, number: int, piece: Piece) -> Between | None:
-    """What the tile of that number prefetches."""
+    """The lines that tile `number` prefetches."""
     rows = panel.loops.plan.rows
     tile = tile_at(panel.loops, panel.group, number * rows, rows, piece)
     return panel.lines_between(tile, number)
@@ -60,7 +60,7 @@ def test_a_panel_of_a_large_weight_is_fetched_by_all_its_tiles(
 
 
 def test_a_long_k_of_any_number_of_rows_has_code() -> None:
-    """Lines are counted in fractions, as 32 bits."""
+    """Lines are counted in fractions, as 32-bit numbers."""
     machine = machine_for("avx2")
     region = matmul_region((LENGTH,), 600_000, 16)
     kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
@@ -72,7 +72,7 @@ def test_a_long_k_of_any_number_of_rows_has_code() -> None:
 )
 @pytest.mark.parametrize("m", [4, 7, 13, 26, 100])
 def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
-    """Lines that all tiles of a panel ask for; a step or round may ask for one again."""
+    """All tiles of a panel together prefetch its lines; a step or round may prefetch one twice."""
     tile = microkernel_named(kernel)
     rows, vectors, in_line = tile.mr, tile.vectors, 16 // tile.lanes
     config = MatmulConfig(kernel=kernel, rows=rows, vectors=vectors, m_block=m, k_block=256)
@@ -93,7 +93,7 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
     assert (length > 1) == (tile.isa_name == "avx2")
     if length == 1:
         assert asked == sorted(asked)
-    else:  # a tile begins where shares of whole elements end, which sum up to a few lines more
+    else:  # tiles begin at ends of rounded fractions, which sum up to a few lines more
         rounded = math.ceil(256 / length * before / 16)
     assert asked[0] == 0 and max(asked) < lines + rounded
     if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // in_line):
@@ -106,9 +106,9 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
 def test_tile_registers_fetch_the_next_panel_once(
     kernel: str, blocks: int, n: int, pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines that the tiles of all panels ask for lie in the next one, each once but for rounding.
+    """Each line of the next panel is prefetched once, except for rounding.
 
-    Behind the last panel they ask for lines of that one, which are there.
+    After the last panel, the tiles prefetch lines of that panel, which exist.
     """
     monkeypatch.setattr(amx_tiles, "bind", lambda number: number)
     tile = microkernel_named(kernel)

@@ -1,7 +1,7 @@
-"""Products of float16 on tiles: odd sizes, f32 that is rounded on the way, batches, convolutions.
+"""Products of float16 on tiles: odd sizes, f32 rounded on the way, batches, convolutions.
 
 Operands are rounded to float16 exactly as NumPy rounds. Products of two float16 are exact in f32; a
-sum of K of them in any order is off by at most (K + 1) * eps * |A| |B|.
+sum of K products in any order is off by at most (K + 1) * eps * |A| |B|.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def weighted(m: int, n: int, k: int, a: str) -> Region:
 
 
 def batched(m: int, n: int, k: int, dtype: str) -> Region:
-    """B is stored transposed, as the keys of an attention are."""
+    """A batched product; B is stored transposed, like the keys of an attention."""
     return Region(
         op="batch_matmul",
         inputs=(Tensor((2, m, k), dtype), Tensor((2, n, k), dtype)),

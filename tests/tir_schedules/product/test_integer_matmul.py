@@ -94,7 +94,7 @@ def test_extreme_values_never_saturate(isa: str, a: str, w: str) -> None:
 
 @st.composite
 def blocked(draw: st.DrawFn, isa: str) -> tuple[Region, MatmulConfig, bool]:
-    """A product of any size and kind, cut up in any way."""
+    """A product of any size and kind, with any blocks."""
     a, w = draw(st.sampled_from(TYPES))
     a_zero = draw(st.sampled_from(A_ZEROS[: 3 if a == "int8" else 4]))
     region = matmul_region(
@@ -123,7 +123,7 @@ def blocked(draw: st.DrawFn, isa: str) -> tuple[Region, MatmulConfig, bool]:
 @pytest.mark.sampled
 @every_isa
 def test_every_block_size_and_thread_grid(isa: str) -> None:
-    """Accumulators rest between blocks of K, and start once with what the zero points give."""
+    """Accumulators stay between blocks of K, and start with the terms of zero points once."""
 
     @given(blocked(isa))
     @examples(15 if isa == BEST else 4)
@@ -162,7 +162,7 @@ def test_a_row_is_shared_where_its_weight_takes_long_to_read(n: int, threads: in
 @pytest.mark.sampled
 @every_isa
 def test_blocks_of_rows_on_threads_with_unequal_shares(isa: str) -> None:
-    """Rows within a block count from its first one, in both branches for the shares."""
+    """Rows count from the first row of a block, in the code for both chunk sizes."""
     for a, k in [("uint8", 36), ("int8", 37)]:
         region = matmul_region((40,), k, 5 * machine_for(isa).isa.f32_lanes, a, "int8", 2, 3)
         check(region, isa, config=config_for(region, isa, vectors=1, m_block=35, threads_n=2))
@@ -194,7 +194,7 @@ def test_space_holds_the_default_and_only_legal_configs_that_build() -> None:
 @pytest.mark.parametrize("isa", [r for r in INTEGER_ISAS if r in ("scalar", "avx2", BEST)])
 @pytest.mark.parametrize("w", DTYPES)
 def test_what_is_packed_unpacks_to_the_same(isa: str, w: str) -> None:
-    """Weight and zero points for each column, through Relax, for panels of unequal width."""
+    """Weight and terms of zero points per column, through Relax, for panels of unequal width."""
     target_isa, packing = machine_for(isa).isa, MATMUL.packing
     assert packing is not None
     region = matmul_region((4,), 9, 5 * target_isa.f32_lanes + 3, "int8", w, 4, "input")

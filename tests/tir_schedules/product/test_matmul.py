@@ -47,7 +47,7 @@ def matmul_region(
 def run_rows(
     rows: str, region: Region, arrays: list[np.ndarray], isa: str, **options
 ) -> np.ndarray:
-    """The result of the kernel for this number of rows, or of the one for any number."""
+    """The result of a kernel with this static number of rows, or of a dynamic kernel."""
     if rows == "known":
         return run(region, arrays, isa, **options)
     sizes = dict(zip(("batch", "length"), region.inputs[0].shape[:-1], strict=False))

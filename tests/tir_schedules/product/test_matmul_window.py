@@ -66,7 +66,7 @@ def check(region: Region, isa: str, **options) -> None:
 
 
 def by_definition(x: np.ndarray, w: np.ndarray, stride: int) -> np.ndarray:
-    """Convolution straight from its formula, one output position at a time."""
+    """The convolution straight from its formula, one output position at a time."""
     count = (x.shape[1] - w.shape[0]) // stride + 1
     rows = [
         np.einsum("ntc,tco->no", x[:, t * stride : t * stride + w.shape[0]], w)

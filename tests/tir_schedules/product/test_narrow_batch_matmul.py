@@ -57,7 +57,7 @@ def region_of(
 
 
 def stored(logical: Shape, axes: Shape | None) -> Shape:
-    """The shape of which the permutation `axes` makes the logical one."""
+    """The shape that the permutation `axes` turns into the logical one."""
     if axes is None:
         return logical
     return tuple(logical[axes.index(axis)] for axis in range(len(axes)))
@@ -93,7 +93,7 @@ def product(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def check(region: Region, isa: str, **options: Any) -> None:
-    """The kernel's numbers are those of the definition, to the bit."""
+    """The kernel has the numbers of the definition, to the bit."""
     arrays = values(region)
     order = axes_of(region, "out_axes", len(region.output.shape))
     wanted = product(region, arrays).transpose(order)
@@ -217,7 +217,7 @@ def test_batches_broadcast_on_threads_in_blocks(
 
 
 def test_blocks_of_rows_on_threads_with_unequal_shares() -> None:
-    """The sums of rows are counted within a block, in both branches for the shares."""
+    """Sums of rows are counted within a block, in the code for both chunk sizes."""
     region = region_of((1, 41, 37), (1, 37, 33), "int8", "int8", 3, 5)
     default = BATCH_MATMUL.default_config(region, machine_for(BEST)).to_dict()
     config = BatchMatmulConfig(**{**default, "row_shares": 3, "m_block": 5, "parallel": True})

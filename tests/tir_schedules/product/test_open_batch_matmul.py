@@ -1,4 +1,4 @@
-"""Products of two activations of any sizes: one kernel each, beside NumPy."""
+"""Products of two activations of dynamic sizes: one kernel for each case, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_on_threads(form: str, threads: int) -> None:
 
 @pytest.mark.parametrize("form", ["any columns", "any k", "all"])
 def test_no_elements(form: str) -> None:
-    """What is summed over nothing is 0."""
+    """A sum over nothing is 0."""
     kernel = OpenKernel(FORMS[form], highest_native(ISAS))
     for values in NOTHING:
         check(kernel, values)
@@ -185,7 +185,7 @@ def test_bfloat16(isa: str) -> None:
         check(kernel, values)
 
 
-# Where the elements of K lie in B: next to each other, in columns, apart.
+# How the elements of K lie in B: adjacent, in columns, or apart.
 PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "rows": ((BATCH, KEYS, 19), (0, 1, 2)),
     "columns": ((BATCH, 19, KEYS), (0, 2, 1)),
@@ -225,7 +225,7 @@ def test_bfloat16_of_any_k(isa: str, place: str, dtype: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 def test_integers_that_lie_anywhere(isa: str) -> None:
-    """A turned, with K that is known and no multiple of what is multiplied together."""
+    """A transposed, with a static K that is no multiple of kr."""
     region = product(
         (BATCH, 23, LENGTH),
         (BATCH, KEYS, 23),
@@ -269,7 +269,7 @@ PANELS = {
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("form", PANELS)
 def test_b_is_packed_panel_by_panel(form: str, threads: int) -> None:
-    """Columns that end within a vector and a panel; as many threads share the panels."""
+    """Columns end within a vector and a panel; as many threads share the panels."""
     isa = highest_native(BF16_ISAS if form == "pairs" else ISAS)
     machine = machine_for(isa, threads).with_numbers(fork_us=0)
     config = template_for("batch_matmul").default_config(PANELS[form], machine)

@@ -1,4 +1,4 @@
-"""Products with any number of rows: one kernel, the bits of the kernels of known sizes."""
+"""Products with dynamic rows: one kernel, with the bits of the static kernels."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_threads_share_the_columns_of_few_rows(threads: int, whole: int) -> None
 
 @pytest.mark.parametrize("a", ["float32", "uint8"])
 def test_one_thread_multiplies_few_rows(a: str) -> None:
-    """Whatever the estimates: the launch asks for one thread, or for all."""
+    """The launch asks for one thread or for all, whatever the estimates say."""
     region = biased(70, 300) if a == "float32" else bytes_times_bytes(70, 300, a, 3)
     template, isa = template_for("matmul"), highest_native(ISAS)
     machine = machine_for(isa, 2).with_numbers(fork_us=0)
@@ -165,7 +165,7 @@ def test_tiles_fetch_the_next_panel_where_a_step_of_it_is_whole_lines(
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_no_division_is_among_the_products(isa: str) -> None:
-    """LLVM moved that by the number of tiles there, and a fifth of the time was gone."""
+    """LLVM moved a division by the number of tiles there, which cost a fifth of the time."""
     region, machine = linear(384, 1536), machine_for(isa)
     config = template_for("matmul").default_config(region, machine)
     built = template_for("matmul").build(region, config, machine.isa)
@@ -174,7 +174,7 @@ def test_no_division_is_among_the_products(isa: str) -> None:
         for loop in innermost_loops(assembly_of(built, machine.isa))
         if sum("vfmadd" in line for line in loop) > 2
     ]
-    # Tiles of six and of twelve rows are among them.
+    # They include tiles of six and of twelve rows.
     assert max(sum("vfmadd" in line for line in loop) for loop in loops) >= 12
     assert not [line for loop in loops for line in loop if re.search(r"\bi?div[lq]\b", line)]
 
@@ -207,7 +207,7 @@ def test_bytes_are_exact_with_and_without_fetching() -> None:
         check(region, kernel, (1, length))
 
 
-SCALED = (  # DynamicQuantizeLinear's scale times that of each column
+SCALED = (  # DynamicQuantizeLinear's scale times the scale of each column
     EpilogueOp("cast", (0,)),
     EpilogueOp("multiply", (3, 1)),
     EpilogueOp("multiply", (2, 4)),
@@ -218,7 +218,7 @@ SCALED = (  # DynamicQuantizeLinear's scale times that of each column
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 @pytest.mark.parametrize(("k", "w_zero"), [(70, 0), (64, "input")])
 def test_zero_points_of_a_range_are_exact(isa: str, k: int, w_zero: int | str) -> None:
-    """A zero point that another kernel found, and its scale in the epilogue."""
+    """The zero point comes from another kernel, its scale is in the epilogue."""
     item = EpilogueOp("item", (2,), value=0)
     region = matmul_region(
         (BATCH, LENGTH),
@@ -305,7 +305,7 @@ def test_what_is_refused() -> None:
 
 
 def test_accumulators_of_tiles_are_not_on_the_heap_of_few_rows() -> None:
-    """A row of four panels of 6x64 would be; TVM would give its memory to a row of a tile."""
+    """A row of four panels of 6x64 would use the heap, and TVM would share it with a tile's row."""
     region, machine = biased(64, 512), machine_for("avx512")
     template = template_for("matmul")
     config = msgspec.structs.replace(
@@ -322,6 +322,6 @@ def test_accumulators_of_tiles_are_not_on_the_heap_of_few_rows() -> None:
 
 @pytest.mark.parametrize("columns", [128, 160, 208, 256, 512])
 def test_an_open_number_of_rows_takes_high_tiles(columns: int) -> None:
-    """Few of them would be low tiles of 6x64, with fewer accumulators than hide the latency."""
+    """Low tiles, as 6x64 would have for some numbers of rows, do not hide the latency."""
     config = template_for("matmul").default_config(linear(512, columns), machine_for("avx512"))
     assert config.rows >= 8

@@ -1,4 +1,4 @@
-"""Integer products that quantise what they read and what they store, to the bit, on every ISA."""
+"""Integer products that quantise their inputs and results, to the bit, on every ISA."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ F = "float32"
 
 
 def awkward(scale: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Ties, their neighbours, what saturates, infinities."""
+    """Ties and their neighbours, saturating numbers, infinities."""
     rng = np.random.default_rng(5)
     ties = ((rng.integers(-300, 300, shape) + 0.5) * np.float32(scale)).astype(np.float32)
     ties[rng.random(shape) < 0.25] *= np.float32(1 + 2.0**-23)
@@ -45,7 +45,7 @@ def test_the_kernel_quantises_a(isa: str, a: str) -> None:
         (0.0375, 3, 13, 0),
         (0.25, 0, 64, "input"),
         (3e-5, 101, 67, 2),
-        (2.0**-90, 1, 5, 0),  # a scale that is divided by
+        (2.0**-90, 1, 5, 0),  # the code divides by this scale
     ]
     for scale, a_zero, k, w_zero in cases:
         for at_end in (False, True):
@@ -56,7 +56,7 @@ def test_the_kernel_quantises_a(isa: str, a: str) -> None:
 
 
 def test_tiles_of_dynamic_rows_read_staged_rows_by_their_place_alone() -> None:
-    """A difference of row and block in each access is computed in the innermost loop."""
+    """A difference of row and block in an access would be computed in the innermost loop."""
     machine = machine_for("avx512_vnni")
     region = matmul_region((LENGTH,), 384, 96, "uint8", "int8", 128, quantized=0.05)
     kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
@@ -161,7 +161,7 @@ def test_requantising_with_a_quantised_residual(isa: str, dtype: str, residual: 
         real = product(region, arrays).astype(np.float32) * scales
         real = real + quantized(arrays[-1], 0.37, np.array(12, residual)).real()
         wanted = quantize(real, 1.75, np.array(-5 if dtype == "int8" else 101, dtype))
-        assert len(np.unique(wanted)) > 3  # not all of it saturates
+        assert len(np.unique(wanted)) > 3  # not all results saturate
         np.testing.assert_array_equal(run(region, arrays, isa), wanted)
 
 
@@ -193,7 +193,7 @@ def test_an_int32_bias_and_scales_at_run_time(isa: str) -> None:
 @pytest.mark.sampled
 @every_isa
 def test_a_long_epilogue_starts_from_the_same_integers(isa: str) -> None:
-    """Two of them, which pass the tile through memory, give what they give for the integers."""
+    """Epilogues that pass the tile through memory give the results that they give on integers."""
     steps = (
         EpilogueOp("cast", (0,)),
         EpilogueOp("constant", value=2.0**-12),

@@ -1,4 +1,4 @@
-"""Tiles on AVX2 that multiply a large weight take several steps of K between two branches."""
+"""On AVX2, tiles of a large weight take several steps of K between two branches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_steps_of_one_branch(isa: str, n: int, steps: int) -> None:
 @pytest.mark.parametrize("k_block", [531, 180, 9], ids=["whole", "cut", "short"])
 @pytest.mark.parametrize("m", [6, 13, 40])
 def test_steps_behind_the_last_round_are_multiplied(m: int, k_block: int) -> None:
-    """Blocks of K that are no multiple of a round; beyond the arrays lies an unmapped page."""
+    """Blocks of K that are no multiple of a round; an unmapped page follows the arrays."""
     region = matmul_region((m,), 531, 130)
     config = MatmulConfig(
         kernel="avx2_f32_6x16", rows=min(m, 6), vectors=2, m_block=min(m, 24), k_block=k_block

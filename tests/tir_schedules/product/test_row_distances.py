@@ -1,4 +1,4 @@
-"""Rows that tiles load together lie in different sets of L1 wherever we choose their distance."""
+"""Rows that tiles load together lie in different sets of L1 if we choose their distance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETS, LINE = 64, 64
 
 
 def sets_of(pitch: int) -> int:
-    """Sets of L1 that the first lines of the 16 rows of a tile lie in."""
+    """Number of L1 sets that hold the first lines of a tile's 16 rows."""
     return len({row * pitch // LINE % SETS for row in range(16)})
 
 
@@ -46,7 +46,7 @@ def test_rows_between_products_are_spread() -> None:
 
 
 def distances(region: Region) -> set[int]:
-    """Distances in bytes of the rows that a kernel's tiles load."""
+    """Distances in bytes between rows that a kernel's tiles load."""
     kernel = template_for(region.op).build(region, on_tiles(region), machine_for("amx").isa)
     loads = re.findall(r"tileloadd\w*\"?, .*?T\.int64\((\d+)\)", kernel.script())
     return {int(distance) for distance in loads}

@@ -1,4 +1,4 @@
-"""How many rows a block has where the way of results to L3 shows."""
+"""The rows of a block on machines with a slow L3, where writing results to it shows."""
 
 from __future__ import annotations
 

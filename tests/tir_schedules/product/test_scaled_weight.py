@@ -49,11 +49,11 @@ def scaled_region(
 
 
 def check(region: Region, isa: str, config: Config | None = None, at_end: bool = True) -> None:
-    """Against float64.
+    """Compares with float64.
 
     Each term has one more rounding than a product, 2^-24 of it: within `product_bound`, which has
-    (K + 1) 2^-23 for the K roundings of 2^-24 that a sum of K products has. What follows, an
-    addition and a selection, is 2^-24 of the result more.
+    (K + 1) 2^-23 for the K roundings of 2^-24 that a sum of K products has. The addition and the
+    selection after it add 2^-24 of the result.
     """
     arrays = random_inputs(region)
     wanted = expected(region, arrays)
@@ -80,7 +80,7 @@ def test_blocks_and_threads() -> None:
         (22, 37, 2, 1, 1),
         (8, 10, 1, 2, 1),
         (4, 1, 3, 1, 1),
-        (22, 12, 1, 2, 3),  # 12 steps a thread: of all 37, blocks have 10 at most
+        (22, 12, 1, 2, 3),  # 12 steps a thread: blocks have at most 10 of all 37
     ]:
         tile = {"rows": 4, "vectors": min(2, default["vectors"])}
         blocks = {"m_block": m_block, "k_block": k_block}
@@ -103,7 +103,7 @@ def test_factors_that_are_infinite_or_nan_spoil_what_they_spoil() -> None:
 
 
 def chain(rows: int, first: bool) -> Region:
-    """Two layers; the first or the second one scaled."""
+    """Two layers, the first or the second of which is scaled."""
     builder = ChainBuilder([Tensor((rows, 19), "float32")])
     scaled = scaled_region((rows,), *((19, 24) if first else (24, 35)), scale=None)
     plain = f32_layer((rows,), *((24, 35) if first else (19, 24)))
@@ -120,7 +120,7 @@ def test_within_a_chain(first: bool) -> None:
     arrays = random_inputs(region)
     magnitudes = [np.abs(array.astype(np.float64)) for array in arrays]
     # A chain of two products of magnitudes bounds the sum of magnitudes; (K + 2) 2^-24 of it for
-    # each product as above, 3 for bias and rounding of what lies between; relu adds nothing.
+    # each product as above, 3 for bias and rounding between the layers; relu adds nothing.
     terms = (19 + 24) + 2 * 2 + 2 * 3
     bound = terms * 2.0**-24 * expected(region, magnitudes)
     wanted = expected(region, arrays)
@@ -139,7 +139,7 @@ def test_behind_a_depthwise_convolution() -> None:
     builder.add(scaled, builder.add(first, INPUT))
     region = builder.region().replace(op=given.op)
     arrays = random_inputs(region)
-    # Magnitudes without the bounds of the activation between, which only bring numbers together.
+    # Magnitudes without the clipping of the inner activation, which only reduces differences.
     unbounded = first.replace(epilogue=(EpilogueOp("add", (0, 1)),))
     inner = expected(unbounded, [np.abs(array) for array in (*arrays[:2], arrays[2])])
     magnitudes = inner @ np.abs(arrays[3] * arrays[4][:, None]) + np.abs(arrays[5])

@@ -1,4 +1,4 @@
-"""Threads that share K: right in pools of any size, however many cores there are."""
+"""Threads that split K: right in pools of any size, on any number of cores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.runtime.feeds import tensor_of
 
-CALLS = 20  # of a kernel: threads end in another order every time
+CALLS = 20  # of a kernel: each time threads finish in another order
 
 
 def f32_region(m: int = 3, n: int = 40, k: int = 1030, dtype: str = "float32") -> Region:
@@ -60,7 +60,7 @@ def weight_only_region(m: int = 2, k: int = 528) -> Region:
 
 
 def shared(region: Region, isa: str, threads: int) -> Config:
-    """The default of a region, its K shared by as many threads as do not share the columns."""
+    """The default configuration, with two chunks of columns and K split among the other threads."""
     template = template_for(region.op)
     fields = template.default_config(region, machine_for(isa)).to_dict()
     grid = {"threads_m": 1, "threads_n": 2, "threads_k": max(2, threads // 2)}
@@ -68,7 +68,7 @@ def shared(region: Region, isa: str, threads: int) -> Config:
 
 
 def check(region: Region, isa: str, config: Config) -> None:
-    """Calls a kernel several times; of integers, results are exact."""
+    """Calls a kernel several times; integer results are exact."""
     template, machine = template_for(region.op), machine_for(isa)
     arrays = random_inputs(region)
     kernel = compiled(template.build(region, config, machine.isa), isa)
@@ -82,13 +82,13 @@ def check(region: Region, isa: str, config: Config) -> None:
             np.testing.assert_array_equal(found, wanted)
         else:
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
-        # Shares are added in the same order, whoever comes last.
+        # Chunks are added in one order, whichever thread is last.
         first = found if first is None else first
         np.testing.assert_array_equal(found, first)
 
 
 def all_types(threads: int) -> None:
-    """Products of every type, in this process and a pool of so many threads."""
+    """Products of every type, in this process, with a pool of this many threads."""
     assert configure_threads(get_global_func, threads) == threads
     isa = highest_native(ISAS)
     for region in (f32_region(), int8_region(), weight_only_region(), f32_region(dtype="bfloat16")):

@@ -1,4 +1,4 @@
-"""One or two rows read several panels of a weight at once."""
+"""Products of one or two rows read several panels of a weight at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config_of(kernel: str, m: int, threads_n: int = 1, threads_k: int = 1) -> Ma
         ("avx2_f32_6x16", 1, 3, 3),
         ("avx2_f32_1x120", 1, 100, 1),
         ("avx512_f32_8x48", 1, 100, 5),
-        ("avx512_f32_6x64", 1, 100, 3),  # a fourth panel's accumulators would be on the heap
+        ("avx512_f32_6x64", 1, 100, 3),  # accumulators of a fourth panel would be on the heap
         ("avx512_f32_14x32", 1, 100, 7),
     ],
 )
@@ -73,7 +73,7 @@ def test_the_default_reads_streams_on_avx2(rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("n", [5, 130, 344])
 def test_every_column_is_stored(n: int, rows: int, kernel: str) -> None:
-    """344 columns: panels of two widths, and as many as do not fill the last streams."""
+    """344 columns: panels of two widths, and too few of them for the last streams."""
     region = matmul_region((rows,), 37, n, (Tensor((n,), "float32"),), bias_relu())
     check(region, "avx2", config=config_of(kernel, rows))
 
@@ -91,7 +91,7 @@ def test_results_of_bytes() -> None:
     arrays = random_inputs(region)
     result = run(region, arrays, "avx2", config=config_of("avx2_f32_6x16", 1))
     exact = np.clip(expected(region, arrays), 0, 255)
-    assert (np.abs(result - exact) < 1).all()  # a float becomes an integer by cutting
+    assert (np.abs(result - exact) < 1).all()  # casts to integers truncate
     assert result.max() > 5
 
 
@@ -104,7 +104,7 @@ def test_more_streams_cost_no_more() -> None:
 
 @pytest.mark.parametrize(("threads", "side"), [(1, 4), (2, 4), (4, 2)])
 def test_threads_that_share_the_panels_of_few_rows_get_as_many(threads: int, side: int) -> None:
-    """Of eight panels, five and three would keep one of two threads waiting."""
+    """Eight panels as five and three would keep one of two threads waiting."""
     config = config_of("avx512_f32_8x48", 8)
     config = msgspec.structs.replace(config, threads_m=threads, whole_rows=8)
     plan = plan_of(matmul_region((8,), 64, 384), config)
@@ -115,13 +115,13 @@ def test_threads_that_share_the_panels_of_few_rows_get_as_many(threads: int, sid
 def test_one_thread_reads_one_panel_less_at_once_where_none_are_left_over(
     panels: int, side: int
 ) -> None:
-    """Eight panels as four and four: five and three would each have code of their own."""
+    """Eight panels are read as four and four: five and three would each have their own code."""
     plan = plan_of(matmul_region((8,), 64, 48 * panels), config_of("avx512_f32_8x48", 8))
     assert SIDE_BY_SIDE.side(plan, 1, Group(0, panels, 3))[0] == side
 
 
 def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:
-    """Threads keep their rows from one product to the next, but where these are few."""
+    """Threads keep their rows from one product to the next, unless rows are few."""
     region = matmul_region((LENGTH,), 384, 1152)
     config = MATMUL.default_config(region, machine_for("avx512", 2))
     assert (config.threads_m, config.threads_n) == (2, 1)

@@ -1,4 +1,4 @@
-"""Register tiles and blocks that tuning tries: different ones, all of them legal."""
+"""Register tiles and blocks that tuning tries all differ and are legal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def conv(size: int, channels: int, filters: int, kernel: int) -> Region:
     ids=lambda region: region.op,
 )
 def test_spaces_hold_many_legal_configurations(region: Region, threads: int) -> None:
-    """Every one passes the check, which comes before anything is built."""
+    """Every configuration passes the check, which comes before any build."""
     machine = Machine("here", isa_named("avx512_bf16"), threads=threads)
     template = template_for(region.op)
     space = list(template.space(region, machine))
@@ -70,7 +70,7 @@ def test_spaces_hold_many_legal_configurations(region: Region, threads: int) -> 
         assert config.rows <= kernel.mr and config.vectors <= kernel.vectors
 
 
-# Columns whose vectors cut into full panels of a tile, by the vectors of its panels.
+# Columns that form full panels of a tile, with the vectors of these panels.
 EVEN = {
     "avx512": {128: 4, 144: 3, 240: 3, 256: 4, 288: 3},
     "avx2": {144: 3, 176: 2, 208: 2, 240: 3, 272: 2, 288: 3, 304: 2},
@@ -86,7 +86,7 @@ EVEN = {
     ],
 )
 def test_the_default_has_panels_of_one_width(isa: str, cpu: str, rows: int) -> None:
-    """The rows are a multiple of the rows of all high tiles, so that only columns decide."""
+    """The rows are a multiple of the rows of all high tiles, so only columns decide."""
     machine = Machine(cpu, isa_named(isa))
     for n, vectors in EVEN[isa].items():
         region = matmul("float32", rows, 512, n)
@@ -95,7 +95,7 @@ def test_the_default_has_panels_of_one_width(isa: str, cpu: str, rows: int) -> N
 
 
 def test_a_core_of_one_product_a_cycle_keeps_the_highest_tile() -> None:
-    """Zen 4 hides what narrow panels cost: all tiles are within 1% there."""
+    """Zen 4 hides the cost of narrow panels: all tiles are within 1% there."""
     machine = Machine("znver4", isa_named("avx512"))
     for n in range(128, 321, 16):
         region = matmul("float32", 128, 512, n)

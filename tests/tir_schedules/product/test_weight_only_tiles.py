@@ -1,4 +1,4 @@
-"""Weights of few bits on AMX tiles, where operands may be rounded to bfloat16."""
+"""Weights of few bits on AMX tiles, if operands may be rounded to bfloat16."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on_tiles(region: Region, block: str = "32x32", **fields: int) -> WeightOnlyC
 
 
 def rounded_operands(region: Region, arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """A and the weight as bfloat16, the latter decoded in f32 as the kernel does; float64."""
+    """A and the weight as bfloat16, the weight decoded in f32 as in the kernel; float64."""
     weight = weight_format(region, 16)
     values = weight.values(arrays[1]).astype(np.float32)
     scale, *zeros = (
@@ -61,7 +61,7 @@ def rounded_operands(region: Region, arrays: list[np.ndarray]) -> tuple[np.ndarr
 
 def check(region: Region, config: WeightOnlyConfig, threads: int = 1, at_end: bool = True) -> None:
     """Products of bfloat16 are exact in f32; K sums round by 2**-24 of at most |A| |W| each,
-    forwards and between the two chains of a tile product."""
+    in order and between the two chains of a tile product."""
     arrays = arrays_of(region)
     emulator.reset()
     result = run(region, arrays, "amx", config, threads=threads, at_end=at_end)
@@ -96,7 +96,7 @@ def test_formats(bits: int, dtype: str, zero: float | str) -> None:
 
 @pytest.mark.isa("amx")
 def test_pieces_of_k_padding_and_threads() -> None:
-    """Blocks of 64 in pieces of 32 steps of K; a short last block; rows that A does not have."""
+    """Quantisation blocks of 64, blocks of 32 steps of K; a short last block; padded rows of A."""
     region = rounded_region(
         (2, 25), 200, 70, 4, 64, "uint8", 8.0, rows=256,
         operands=(Tensor((70,), "float32"),), epilogue=bias_relu(),
@@ -107,7 +107,7 @@ def test_pieces_of_k_padding_and_threads() -> None:
 
 @pytest.mark.isa("amx")
 def test_a_tile_product_takes_the_place_of_512_multiply_adds() -> None:
-    """By vectors of f32: one of 16 lanes for each row, step of K and vector of columns."""
+    """f32 vectors need an instruction of 16 lanes per row, step of K and vector of columns."""
     region = rounded_region((128,), 256, 64, 4, 32, "uint8", 8.0)
     check(region, on_tiles(region))
     executed = emulator.counts()

@@ -1,4 +1,4 @@
-"""Many rows: 8-bit integers without VNNI, and bfloat16, are widened once, not next to products."""
+"""With many rows, 8-bit integers without VNNI, and bfloat16, are widened once in advance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tir_schedules.product.tile_config import plan_of
 pytestmark = pytest.mark.turns
 
 F = "float32"
-# What widens, or cuts A into digits, and what multiplies.
+# Instructions that widen, or cut A into digits, and the instruction that multiplies.
 INTEGERS = ("vpmovsxbw", "vpmovzxbw", "vpsrlw"), "vpmaddwd"
 FLOATS = ("vpslld", "vpand", "vandps"), "vfmadd"
 ALL = pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def floats(m: int) -> Region:
 
 
 def widening_loops(region: Region, isa: str = "avx2") -> list[bool]:
-    """Of every innermost loop with products, whether it widens, too."""
+    """For every innermost loop with products, whether it also widens."""
     widening, product = FLOATS if region.inputs[1].dtype == "bfloat16" else INTEGERS
     machine = machine_for(isa)
     config = MATMUL.default_config(region, machine)
@@ -48,7 +48,7 @@ def widening_loops(region: Region, isa: str = "avx2") -> list[bool]:
 
 
 def integers(m: int) -> Region:
-    """m rows of 8-bit integers times a weight of them."""
+    """m rows of 8-bit integers times an 8-bit weight."""
     return matmul_region((m,), 256, 96, "uint8", "int8")
 
 
@@ -64,7 +64,7 @@ def test_many_rows_are_multiplied_by_widened_panels(region: str, isa: str) -> No
 
 @ALL
 def test_few_rows_widen_next_to_the_products(region: str, isa: str) -> None:
-    """Integers are cut into digits; those that fit are multiplied as they are."""
+    """Integers are cut into digits; integers that fit are multiplied directly."""
     found = set(widening_loops(REGIONS[region](FEWEST[region] - 1), isa))
     assert found == ({True} if region == "floats" else {True, False})
 
@@ -79,7 +79,7 @@ def test_an_open_number_of_bfloat16_rows_has_code_for_few_and_for_many() -> None
 
 
 def test_widened_bfloat16_is_multiplied_by_the_tile_of_floats() -> None:
-    """A weight is packed for the kernel of bfloat16; 6 x 16 is no tile of it."""
+    """The weight is packed for the bfloat16 kernel, which has no tile of 6 x 16."""
     config = MATMUL.default_config(floats(64), machine_for("avx2"))
     plan = plan_of(floats(64), config)
     wide = wide_product_of(plan)
@@ -93,7 +93,7 @@ def test_widened_bfloat16_is_multiplied_by_the_tile_of_floats() -> None:
 
 @pytest.mark.parametrize(("a", "w", "out"), [("uint8", "int8", "int32"), (F, "bfloat16", F)])
 def test_few_tiles_do_not_cut_k(a: str, w: str, out: str) -> None:
-    """Their sums would stay in registers across the blocks of K, and be spilled."""
+    """Sums of few tiles would stay in registers across the blocks of K and be spilled."""
     machine = machine_for("avx2")
 
     def plan(m: int, k: int) -> ProductPlan:
@@ -113,7 +113,7 @@ def test_few_tiles_do_not_cut_k(a: str, w: str, out: str) -> None:
 def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(
     dtype: str, isa: str
 ) -> None:
-    """One after the other, as those of few rows, which widen next to the products."""
+    """Few rows widen next to the products; nine rows at a time give the bits of all rows."""
     rng = np.random.default_rng(0)
     for k, n in ((13, 33), (64, 16), (301, 70)):
         m = FEWEST_ROWS + 21
@@ -135,7 +135,7 @@ def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("cuts", [{}, {"m_block": 20, "k_block": 13}, {"threads_m": 2}])
 def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int], isa: str) -> None:
-    """Blocks of rows and shares of threads end in few rows, which widen next to the products."""
+    """Blocks of rows and chunks of threads end in few rows, which widen next to the products."""
 
     def region(m: int) -> Region:
         inputs = Tensor((m, 75), F), Tensor((75, 70), "bfloat16", True)

@@ -1,4 +1,4 @@
-"""Weights of bytes without VNNI: pairs that two bytes cannot add, and what is chosen by them."""
+"""Weights of bytes without VNNI: pairs that byte instructions cannot add, and the method chosen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inputs(region: Region, kind: str) -> list[np.ndarray]:
     if kind != "any":
         values = np.random.default_rng(2).standard_normal(arrays[1].shape)
         values = np.clip(values * (26 if kind == "normal" else 9), -64, 64).astype(np.int8)
-        if kind == "normal":  # the largest pairs there are, in each direction
+        if kind == "normal":  # the largest possible pairs, in both directions
             values[:, 0, :2] = -128
             values[:, -1, 4:8] = 127
         arrays[1] = values
@@ -53,7 +53,7 @@ def count_of(region: Region, isa: str, weight: np.ndarray) -> int:
     [("normal", 1, 64), ("normal", 5, 71), ("small", 2, 33), ("any", 1, 64), ("any", 5, 71)],
 )
 def test_all_forms_are_exact(kind: str, batch: int, hidden: int, isa: str) -> None:
-    """The same bits as words give; only sums of products differ in how they are made."""
+    """The results have the bits of 16-bit weights; only the sums of products differ in method."""
     region = recurrent("lstm", 4, batch, hidden, "bidirectional", weight="int8")
     arrays = inputs(region, kind)
     count = count_of(region, isa, arrays[1])
@@ -83,11 +83,11 @@ def test_any_number_of_steps_and_sequences(kind: str) -> None:
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_the_longest_list_that_there_is_room_for(extra: int) -> None:
-    """One entry more, and the panels hold the weight itself."""
+    """One more entry than fits, and the panels hold the weight itself."""
     region = recurrent("lstm", 2, 1, 96, weight="int8")
     weight = np.zeros((1, 4 * 96, 96), np.int8)
     entries = 96 // 4 // SHARE + extra
-    weight[0, 3, 2 : 2 + 4 * entries : 4] = 100  # one pair in a step of K
+    weight[0, 3, 2 : 2 + 4 * entries : 4] = 100  # one pair for each step of K
     weight[0, 3, 3 : 3 + 4 * entries : 4] = -29
     assert count_of(region, "avx2", weight) == (TOO_MANY if extra else entries)
     weight[weight == -29] = -28

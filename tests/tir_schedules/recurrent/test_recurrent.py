@@ -26,12 +26,11 @@ NATIVE = highest_native(ISAS)
 
 
 def bound(region: Region) -> float:
-    """Of the error of any state, which lies between -1 and 1.
+    """Largest error of any state, which lies between -1 and 1.
 
     A step adds the rounding errors of sums of `hidden` products of numbers below 1, or whose
-    squares add up to one, and 8 ulp of functions. A gate's slope is 1 at most, and what reaches the
-    next step is damped by forgetting or by a weight whose rows have the length 1: errors of steps
-    add up at worst.
+    squares add up to one, and 8 ulp of functions. A gate's slope is at most 1, and forgetting or a
+    weight with rows of length 1 damps what reaches the next step: errors of steps add up at worst.
     """
     steps, hidden = region.inputs[0].shape[0], region.inputs[1].shape[-1]
     eps = float(np.finfo(region.output.dtype).eps)
@@ -65,7 +64,7 @@ def test_cells(cell: str, direction: str, isa: str, batch: int, hidden: int, who
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("cell", GATES)
 def test_any_number_of_steps_and_sequences(cell: str, isa: str) -> None:
-    """None, too: a sequence without a step ends as it began."""
+    """Also no step and no sequence: a sequence without steps ends in its initial state."""
     region = recurrent(cell, LENGTH, BATCH, 19, "bidirectional", all_given(cell))
     kernel = OpenKernel(region, isa)
     for steps, batch in ((0, 2), (3, 0), (1, 1), (5, 7), (2, 26)):
@@ -106,7 +105,7 @@ def test_every_configuration_is_right(cell: str) -> None:
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 @pytest.mark.parametrize(("batch", "hidden"), [(3, 21), (1, 5), (14, 32), (2, 71)])
 def test_weights_of_integers(isa: str, batch: int, hidden: int, weight: str) -> None:
-    """Each step is compared by itself, so that states are rounded to the same levels."""
+    """Each step is compared separately, so that states are rounded to equal levels."""
     region = recurrent("lstm", 5, batch, hidden, "bidirectional", weight=weight)
     arrays = recurrent_inputs(region)
     kernel = Kernel(region, isa)
@@ -116,7 +115,7 @@ def test_weights_of_integers(isa: str, batch: int, hidden: int, weight: str) -> 
 
 
 def check_steps(region: Region, arrays: list[np.ndarray], result: np.ndarray) -> None:
-    """Compares each step's h with what follows from the h before it."""
+    """Compares each step's h with the step computed from the previous h."""
     steps, batch, _ = region.inputs[0].shape
     hidden, dtype = region.inputs[1].shape[-1], region.inputs[1].dtype
     step = recurrent("lstm", 1, batch, hidden, given=["hidden", "memory"], weight=dtype)
@@ -135,7 +134,7 @@ def check_steps(region: Region, arrays: list[np.ndarray], result: np.ndarray) ->
 @pytest.mark.parametrize("cell", GATES)
 @pytest.mark.parametrize("weight", ["float64", "float16", "bfloat16"])
 def test_weights_of_other_floats(weight: str, cell: str, isa: str) -> None:
-    """Narrow ones are widened when they are packed: products are of float32."""
+    """Narrow weights are widened when they are packed: products are of float32."""
     region = recurrent(cell, LENGTH, BATCH, 21, "bidirectional", all_given(cell), weight)
     kernel = OpenKernel(region, isa)
     for steps, batch in ((0, 1), (4, 3), (3, 14)):
@@ -149,7 +148,7 @@ def test_weights_of_other_floats(weight: str, cell: str, isa: str) -> None:
 @pytest.mark.parametrize("hidden", [32, 37])
 @pytest.mark.parametrize("cell", GATES)
 def test_instructions_for_bfloat16(cell: str, hidden: int) -> None:
-    """They read h as bfloat16; what a GRU has reset is rounded, too."""
+    """Such instructions read h as bfloat16; a GRU also rounds its reset state."""
     isa = "avx512_bf16"
     region = recurrent(cell, LENGTH, BATCH, hidden, "bidirectional", all_given(cell), "bfloat16")
     kernel = OpenKernel(region, isa)
@@ -158,7 +157,7 @@ def test_instructions_for_bfloat16(cell: str, hidden: int) -> None:
         values = {"length": steps, "batch": batch}
         known = at_sizes(region, values)
         arrays = recurrent_inputs(known)
-        arrays[2] = arrays[2].astype(BFLOAT16).astype(np.float32)  # h at first
+        arrays[2] = arrays[2].astype(BFLOAT16).astype(np.float32)  # the initial h
         result = kernel.run(values, arrays)
         if steps < 2 and cell != "gru":
             check(known, result, arrays)
@@ -177,7 +176,7 @@ FUNCTIONS = [
 @pytest.mark.parametrize("weight", ["float32", "float64"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions(function: str, weight: str, isa: str) -> None:
-    """Of special values, too: nothing is multiplied, so that a NaN stays where it is."""
+    """Special values, too: nothing is multiplied, so a NaN stays in its element."""
     assert {each.split(":")[0] for each in FUNCTIONS} == set(ACTIVATIONS)
     region = recurrent("rnn", 1, 4, 8, weight=weight, activations=[function], finals=False)
     part, matrix = recurrent_inputs(region)
@@ -186,7 +185,7 @@ def test_functions(function: str, weight: str, isa: str) -> None:
     result = Kernel(region, isa).run([part, np.zeros_like(matrix)])
     with np.errstate(all="ignore"):
         wanted = TEMPLATE.reference(region, [part, np.zeros_like(matrix)])
-    # 8 ulp of the function, whose parameters are float32, and of what it adds, at most 1.
+    # 8 ulp of the function, of its float32 parameters, and of what it adds, at most 1.
     eps = float(np.finfo(weight).eps)
     np.testing.assert_allclose(result, wanted, 8 * eps, 8 * eps)
 
@@ -201,7 +200,7 @@ def test_an_lstm_that_forgets_what_it_takes_in() -> None:
 
 @pytest.mark.parametrize("isa", ["scalar", "avx512_vnni"])
 def test_packing_of_8_bits(isa: str) -> None:
-    """Large pairs, of CPUs that have neither, are in `test_large_pairs`."""
+    """`test_large_pairs` has the pairs of CPUs without VNNI."""
     region = recurrent("lstm", 3, 2, 21, "bidirectional", weight="int8")
     machine = machine_for(isa)
     config, packing = TEMPLATE.default_config(region, machine), TEMPLATE.packing
@@ -252,7 +251,7 @@ def evaluated(var: relax.Var, expr: relax.Expr, array: np.ndarray) -> np.ndarray
 
 @pytest.mark.parametrize("cell", GATES)
 def test_the_plain_function_means_the_same(cell: str) -> None:
-    """TVM's own passes compile it, with open sizes."""
+    """TVM's own passes compile it, with dynamic sizes."""
     region = recurrent(cell, LENGTH, BATCH, 6, "bidirectional", all_given(cell), clip=0.7)
     function = plain_function(region)
     assert json.loads(function.attrs[RECURRENT_ATTRS]) == dict(region.attrs)
@@ -305,7 +304,7 @@ def test_a_kernel_has_products_of_whole_cells() -> None:
 
 
 def test_tiles_of_a_dynamic_batch_are_a_power_of_two_high() -> None:
-    """8 rows are 4 and 4, not 6 and 2; heights of a known batch, and low tiles, stay."""
+    """8 rows are 4 and 4, not 6 and 2; heights of a static batch, and low tiles, stay."""
     machine = machine_for("avx512_vnni")
     for batch, rows in ((BATCH, 4), (6, 6)):
         region = recurrent("lstm", 9, batch, 256, weight="int8")

@@ -1,4 +1,4 @@
-"""The machine code of recurrent kernels: what the loop over K loads, and that it stores nothing."""
+"""The machine code of recurrent kernels: loads in the loop over K, and no stores there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TEMPLATE = template_for("recurrent")
 REGISTERS = {"avx2": "ymm", "avx512": "zmm", "avx512_vnni": "zmm"}
 PRODUCTS = {"float32": r"vfmadd\d+ps", "float64": r"vfmadd\d+pd", "int16": "vpmaddwd"}
 PRODUCTS["int8"] = "vpmaddubsw"
-CELLS = re.compile("vcmp|vmin|vmax|vdiv")  # what only loops over cells have
-BY_LISTS = re.compile("movslq")  # a step of K that comes out of memory
+CELLS = re.compile("vcmp|vmin|vmax|vdiv")  # only loops over cells have these
+BY_LISTS = re.compile("movslq")  # a step of K that is read from memory
 
 
 def loops(region: Region, config: RecurrentConfig, isa: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
     """Accumulators stay in registers; a step of K reads each vector of the weight once."""
     region = recurrent(cell, 9, batch, 256, weight=weight)
     config = TEMPLATE.default_config(region, machine_for(isa))
-    region = recurrent(cell, 9, config.rows, 256, weight=weight)  # one height of tiles
+    region = recurrent(cell, 9, config.rows, 256, weight=weight)  # all tiles have one height
     problem = RecurrentProblem.of(region)
     panels = panels_of(problem, config)
     product, register = re.compile(PRODUCTS[weight]), REGISTERS[isa]
@@ -67,7 +67,7 @@ def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
     steps = [each for each in found if not CELLS.search(each) and not BY_LISTS.search(each)]
     assert len(steps) == len(panels)
     for loop, each in zip(steps, panels, strict=True):
-        # LLVM writes short loops out a few times.
+        # LLVM unrolls short loops a few times.
         times, rest = divmod(len(product.findall(loop)), config.rows * each.vectors)
         assert times in (1, 2, 4) and not rest
         stored = re.findall(rf"vmov\w+\s+%{register}\d+, -?\w*\(", loop)
@@ -80,7 +80,7 @@ def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_large_pairs_and_halves_stay_in_registers(isa: str) -> None:
-    """Of a weight of bytes: a loop over its lists, and one over bytes as words."""
+    """A weight of bytes has a loop over its lists, and one over bytes as words."""
     region = recurrent("lstm", 9, 1, 256, weight="int8")
     config = TEMPLATE.default_config(region, machine_for(isa))
     found = [each for each in loops(region, config, isa) if "vpmaddwd" in each]
@@ -90,12 +90,12 @@ def test_large_pairs_and_halves_stay_in_registers(isa: str) -> None:
     for loop in (*lists, *halves):
         assert not re.findall(rf"vmov\w+\s+%{REGISTERS[isa]}\d+, -?\w*\(", loop)
     (panels,) = panels_of(RecurrentProblem.of(region), config)
-    for pattern in ("vpmaddubsw", "movslq", "vpbroadcastd"):  # each entry has a place of its own
+    for pattern in ("vpmaddubsw", "movslq", "vpbroadcastd"):  # each entry has its own place
         assert len(re.findall(pattern, lists[0])) == panels.vectors
 
 
 def test_cells_of_many_rows_take_no_registers_of_products() -> None:
-    """An RNN's are so short that LLVM would write all of them out: tiles of 3, 3 and 2 rows."""
+    """LLVM would unroll the short cells of an RNN completely: tiles of 3, 3 and 2 rows."""
     region = recurrent("rnn", 9, 8, 256)
     config = RecurrentConfig(kernel="avx2_f32_4x24", rows=3, units=4)
     product = re.compile(PRODUCTS["float32"])
@@ -125,12 +125,12 @@ def test_constants_of_cells_take_no_registers_of_products(
 
 
 def test_cells_take_turns_by_function() -> None:
-    """Three gates' functions, then the one of the next c, then the one of what is shown."""
+    """Three gates' functions in one loop, then that of the next c, then that of the output."""
     region = recurrent("lstm", 9, 18, 64)
     config = TEMPLATE.default_config(region, machine_for("avx512"))
     found = [each for each in loops(region, config, "avx512") if CELLS.search(each)]
     assert sorted(each.count("vdivps") for each in found) == [1, 1, 3]
-    assert not any("vcmp" in each for each in found)  # the sign of e^-x is in constants
+    assert not any("vcmp" in each for each in found)  # constants hold the sign of e^-x
 
 
 def test_a_tile_asks_for_the_next_ones_input_parts() -> None:

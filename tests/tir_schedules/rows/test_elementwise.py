@@ -72,7 +72,7 @@ def compiled(region: Region, isa: str) -> Callable[..., np.ndarray]:
 
 
 def awkward(scale: float, zero_point: int, size: int, seed: int = 0) -> np.ndarray:
-    """f32 numbers at and next to ties and borders of saturation, far away, and ordinary ones."""
+    """f32 numbers at and next to ties and ends of saturation, far away, and ordinary ones."""
     rng = np.random.default_rng(seed)
     ties = ((rng.integers(-260, 260, size) + 0.5) * scale).astype(np.float32)
     with np.errstate(over="ignore"):
@@ -199,7 +199,7 @@ def test_sums_of_quantised_tensors_round_like_single_operators(isa: str) -> None
     for _ in range(300):
         a = rng.integers(0, 256, (3, 501), dtype=np.uint8)
         b = rng.integers(-128, 128, (3, 501), dtype=np.int8)
-        # Scales in simple ratios make ties of many sums, where one more bit decides.
+        # Scales in simple ratios make many sums ties, which one more bit decides.
         base = np.float32(rng.uniform(0.001, 0.1))
         scale = [np.float32(base * factor) for factor in rng.choice([0.5, 1, 1.5, 2], 3)]
         zero = [rng.integers(0, 256), rng.integers(-128, 128), rng.integers(0, 256)]
@@ -393,7 +393,7 @@ def test_code_is_vector_code_and_rounds_products(isa: str, register: str) -> Non
     text = code.mod.inspect_source("asm")
     assert f"%{register}" in text
     assert "vmulps" in text
-    assert "vfmadd" not in text  # a product that is not rounded gives other integers at ties
+    assert "vfmadd" not in text  # a product without its own rounding gives other integers at ties
     assert "TVMBackendAllocWorkspace" not in text
 
 
@@ -418,7 +418,7 @@ def test_lowering_does_not_inline_without_bounds() -> None:
     with tvm.transform.PassContext(instruments=[Sizes()]):
         target = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512"})
         tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
-    # One operator inlined is some 13 times as long; all of them, 1500 times.
+    # One inlined operator is some 13 times as long; all of them, 1500 times.
     assert max(sizes) < 30 * len(function.script())
 
 

@@ -70,7 +70,7 @@ def bound(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
         apart = np.abs(x - x.max(axis=axis, keepdims=True))
         if region.op == "softmax":
             return (n + 1.12 * apart + 8) * EPS * result + 2 * TINY
-        # The sum is off by less than 2 eps more: of a sum of at least 1, each term by that of 1.
+        # The sum, at least 1, is off by less than 2 eps more: each term by that of 1.
         logarithm = np.abs(x - x.max(axis=axis, keepdims=True) - result)
         return EPS * (n + 2 * apart + 8 * logarithm + np.abs(result)) + TINY
     axes = tuple(range(axis, x.ndim))
@@ -191,7 +191,7 @@ def test_rows_without_a_result_are_nan_as_in_onnx_runtime(
 @pytest.mark.parametrize("config", CONFIGS)
 def test_masked_and_huge_numbers(config: NormalizeConfig | None) -> None:
     masked = np.full(37, -np.inf)
-    masked[35:] = [1.0, 1.0]  # the first chunks hold nothing else than masked numbers
+    masked[35:] = [1.0, 1.0]  # the first chunks hold only masked numbers
     huge = np.full(37, -3e38)
     huge[3] = 3e38
     far = np.zeros(37)
@@ -329,7 +329,7 @@ def test_code_is_vector_code(isa: str, register: str, op: str, axis: int) -> Non
     assert f"vmulps\t%{register}" in code
     assert "expf" not in code
     assert "TVMBackendAllocWorkspace" not in code
-    # Masked loads and stores of the cut vector are single instructions, not branches a lane.
+    # Masked loads and stores of the tail vector are single instructions, not branches per lane.
     assert ("{%k" if isa == "avx512" else "vmaskmovps") in code
 
 
@@ -349,7 +349,7 @@ def test_lowering_does_not_inline_without_bounds(op: str) -> None:
     with tvm.transform.PassContext(instruments=[Sizes()]):
         target = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512"})
         tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
-    # What is inlined is the arithmetic of one vector; with whole rows it would be a hundredfold.
+    # The arithmetic of one vector is inlined; whole rows would be a hundred times as long.
     assert max(sizes) < 12 * len(function.script())
 
 

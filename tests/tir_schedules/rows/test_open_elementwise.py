@@ -1,4 +1,4 @@
-"""Elementwise regions of open sizes give what those of known sizes give, bit for bit."""
+"""Elementwise regions of dynamic sizes equal the static ones, bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BY_CHANNEL = [
 
 
 def by_channel(shape: tuple[int, ...], channels: tuple[int, ...], full: Tensor) -> Region:
-    """Dequantises by channels, multiplies by a whole tensor, quantises."""
+    """Dequantises per channel, multiplies by a whole tensor, quantises."""
     operands = (Tensor(channels, "float32"), Tensor(channels, "uint8"), full)
     return region_of(shape, "uint8", "int8", BY_CHANNEL, operands)
 

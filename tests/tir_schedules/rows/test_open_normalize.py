@@ -1,4 +1,4 @@
-"""Norms and softmax of any number of rows: one kernel, compared with numpy."""
+"""Normalisations and softmax with dynamic rows: one kernel, compared with numpy."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_any_length_of_rows(isa: str, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
 def test_rows_a_multiple_of_4_kilobytes_apart(op: str) -> None:
-    """They come one after the other: 15 and 3 rows are several blocks, and single ones."""
+    """Such rows are computed in sequence: 15 and 3 rows are several blocks, and single rows."""
     region = rows(op, WIDTH)
     check_lengths(region, OpenKernel(region, highest_native(ISAS)), (1023, 1024, 2048))
 
@@ -144,7 +144,7 @@ def test_norms_of_any_length(isa: str, op: str) -> None:
 
 
 def columns(op: str, shape: tuple[int, ...], operands: tuple[Tensor, ...] = ()) -> Region:
-    """A region that is normalised along axis 2 of 4."""
+    """A region normalised along axis 2 of 4."""
     return rows(op, 1, operands, shape)
 
 

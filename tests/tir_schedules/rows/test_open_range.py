@@ -1,4 +1,4 @@
-"""The range of dynamic quantisation of any number of elements: one kernel, bit for bit."""
+"""The range of dynamic quantisation over dynamically many elements: one kernel, bit for bit."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_thousand_ranges(isa: str) -> None:
         x = ((rng.standard_normal((5, 41)) + shift) * size).astype(np.float32)
         kernel(x, result)
         assert result.tolist() == wanted(x)
-    for low in range(256):  # zero points at ties: -min / scale is a half or next to one
+    for low in range(256):  # zero points at ties: -min / scale is one half or next to it
         x = np.full((5, 41), -(low + 0.5), np.float32)
         x[2, 3] = 255 - (low + 0.5)
         kernel(x, result)

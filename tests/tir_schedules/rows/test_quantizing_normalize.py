@@ -17,12 +17,12 @@ F = "float32"
 CONFIGS: list[NormalizeConfig | None] = [
     None,
     NormalizeConfig(rows=3, unroll=2, keep=False, chunk=1 << 20),
-    NormalizeConfig(rows=2, unroll=1, keep=False, chunk=1),  # statistics merged
+    NormalizeConfig(rows=2, unroll=1, keep=False, chunk=1),  # merges statistics of chunks
 ]
 
 
 def region_for(op: str, shape: tuple[int, ...], axis: int = -1) -> Region:
-    """The operator alone, in f32."""
+    """The operator in f32, without an epilogue."""
     axis %= len(shape)
     attrs: dict[str, Attribute] = {"axis": axis}
     weights = {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
@@ -46,7 +46,7 @@ def storing(region: Region, dtype: str, scale: float) -> Region:
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
 def test_the_result_is_converted_in_registers(op: str, dtype: str, isa: str) -> None:
-    """Both kernels compute the same f32 numbers."""
+    """Kernels with and without the conversion compute equal f32 numbers."""
     scale = {"softmax": 1 / 255, "log_softmax": 0.06}.get(op, 0.02)
     for shape, configs in [((5, 1), CONFIGS[:1]), ((2, 3, 37), CONFIGS), ((4, 80), CONFIGS[:1])]:
         region = region_for(op, shape)

@@ -1,4 +1,4 @@
-"""Caches of fixed size that get new rows: the bits of numpy, in place and not."""
+"""Caches of fixed size that get new rows: the bits of numpy, in place or copied."""
 
 from __future__ import annotations
 

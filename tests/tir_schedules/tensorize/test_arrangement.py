@@ -1,4 +1,4 @@
-"""In which order axes become those of products of matrices, and what is copied for it."""
+"""How axes become those of matrix products, and which copies that needs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_constant_is_packed_on_the_right() -> None:
     best = arrangements(given, (True, False))[0]
     assert best.swapped and not best.copied
     apart = arrangements(einsum("coa,nhwca->nhwo", 32), (True, False))[0]
-    assert apart.swapped and not apart.copied  # it is copied at compile time
+    assert apart.swapped and not apart.copied  # copied at compile time
 
 
 def test_a_narrow_result_is_written_with_the_long_axis_last() -> None:

@@ -1,4 +1,4 @@
-"""Arrangement problems: keys and choices of contractions."""
+"""Arrangement problems of contractions: keys and choices."""
 
 from __future__ import annotations
 

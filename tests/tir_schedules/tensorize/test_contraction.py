@@ -1,4 +1,4 @@
-"""Roles of the axes of a contraction, and what is refused."""
+"""Roles of the axes of a contraction, and which contractions are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tir_schedules.tensorize.arrangement import Contraction, RefusedError, check
 
 
 def einsum(subscripts: str, extent: int = 4) -> Contraction:
-    """A contraction by its subscripts, all axes of one extent."""
+    """A contraction from its subscripts, all axes of one extent."""
     inputs, out = subscripts.split("->")
     left, right = inputs.split(",")
     extents = dict.fromkeys(left + right + out, extent)

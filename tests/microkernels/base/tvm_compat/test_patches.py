@@ -1,4 +1,4 @@
-"""What TVM's classes do after the compiler has changed them."""
+"""Behaviour of TVM's classes after the compiler has patched them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SQUARE = ((4, 4), "float32")
 def test_arrays_are_read_without_the_checks_of_tvm() -> None:
     patches.quick_arrays()
     getitem = tvm_ffi.Array.__getitem__
-    patches.quick_arrays()  # once more does nothing
+    patches.quick_arrays()  # a second call does nothing
     assert tvm_ffi.Array.__getitem__ is getitem
     array = tvm_ffi.convert([3, "a", None])
     assert isinstance(array, tvm_ffi.Array)
@@ -37,14 +37,14 @@ def test_classes_comparisons_and_calls_are_as_without_shortcuts() -> None:
     kind = type(tvm_ffi.Object)
     patches.quick_objects()
     check, init = kind.__instancecheck__, ir.Call.__init__
-    patches.quick_objects()  # once more does nothing
+    patches.quick_objects()  # a second call does nothing
     assert kind.__instancecheck__ is check and ir.Call.__init__ is init
     x, y = (relax.Var(name, relax.TensorType((2,), "float32")) for name in "xy")
     assert isinstance(x, relax.Expr) and not isinstance(x, (relax.Call, tvm_ffi.Array))
     call = op.add(x, y)
     assert call.args[0] == x and call.args[0] != y and {x: 1}[call.args[0]] == 1
     n = tirx.Var("n", "int64")
-    assert isinstance((n == 1).asobject(), tirx.EQ) and n == n  # a comparison, true of itself
+    assert isinstance((n == 1).asobject(), tirx.EQ) and n == n  # an expression, true of itself
     for made in (relax.Call(call.op, [x, y]), relax.Call("relax.add", (x, y), {}, ret_ty=x.ty)):
         assert made.op.same_as(call.op) and made.args[1] == y and not list(made.ty_args)
     assert made.ty.same_as(x.ty) and relax.Call(call.op, [x, y]).ty.is_missing()
@@ -52,7 +52,7 @@ def test_classes_comparisons_and_calls_are_as_without_shortcuts() -> None:
 
 
 def test_threads_build_functions_at_the_same_time() -> None:
-    patches.separate_builders()  # once more does nothing
+    patches.separate_builders()  # a second call does nothing
     together = Barrier(2, timeout=60)
 
     def build(size: int) -> int:
@@ -73,7 +73,7 @@ def test_threads_build_functions_at_the_same_time() -> None:
 
 
 def test_threads_call_tagged_functions_at_the_same_time() -> None:
-    patches.separate_tags()  # once more does nothing
+    patches.separate_tags()  # a second call does nothing
     together = Barrier(2, timeout=60)
 
     @te.tag_scope("both")
@@ -99,7 +99,7 @@ def test_threads_call_tagged_functions_at_the_same_time() -> None:
 
 
 def test_a_kernel_takes_sizes_in_the_order_of_the_shapes_that_have_them() -> None:
-    patches.order_symbols()  # once more does nothing
+    patches.order_symbols()  # a second call does nothing
     names = [f"n{place}" for place in range(16)]
     symbols = [tirx.Var(name, "int64") for name in names]
     own = tirx.Var("own", "int64")

@@ -1,4 +1,4 @@
-"""What `microkernels.base.tvm_compat.relax` needs of TVM; a test fails if another TVM lacks it."""
+"""Parts of TVM that `microkernels.base.tvm_compat.relax` needs; tests fail if TVM lacks them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_looking_for_a_function_makes_the_machine_code() -> None:
 
 
 def test_a_text_of_llvm_is_a_module() -> None:
-    """Its functions are found in its text, as TVM has no list of their names."""
+    """A module from LLVM IR finds functions by name only, as TVM has no list of them."""
     built = tvm.compile(doubled().with_attr("global_symbol", "doubled"), target=TARGET).mod
     loaded = tvm_compat.load_llvm(built.inspect_source("ll"))
     assert loaded.kind == "llvm" and not len(loaded.get_function("get_func_names")())
@@ -187,7 +187,7 @@ def test_the_text_of_an_object_has_all_of_its_numbers() -> None:
 
 
 def test_the_pool_says_how_many_threads_it_has() -> None:
-    """A thread that asks first starts a pool of its own, and is bound to one CPU from then on."""
+    """The first thread that asks starts its own pool, and is bound to one CPU from then on."""
     with ThreadPoolExecutor(1) as asking:
         assert asking.submit(tvm.get_global_func(tvm_compat.POOL_SIZE)).result() >= 1
 

@@ -1,4 +1,4 @@
-"""What `microkernels.base.tvm_compat.tir` needs of TVM; a test fails if another TVM lacks it."""
+"""Parts of TVM that `microkernels.base.tvm_compat.tir` needs; tests fail if TVM lacks them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ attributes #0 = { alwaysinline nounwind }
 
 
 def built(attrs: dict[str, object], *texts: str) -> tvm.runtime.Module:
-    """y[0] = 7, by a function in LLVM's language; then y[1] = x[0]."""
+    """y[0] = 7 by a function in LLVM IR; then y[1] = x[0]."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("sevens")
         I.func_attr({"global_symbol": "sevens", **attrs})
@@ -78,7 +78,7 @@ def test_expressions_are_those_of_tvm() -> None:
 
     quick_expressions()
     operator, dtype = ExprOperand.__add__, vars(PrimType)["dtype"]
-    quick_expressions()  # once more does nothing
+    quick_expressions()  # a second call does nothing
     assert ExprOperand.__add__ is operator and vars(PrimType)["dtype"] is dtype
     types = ["int32"] * 7 + ["float32x8"] * 4 + ["float32"] * 3 + ["float32x8"]
     assert [str(each.ty.dtype) for each in written()] == types

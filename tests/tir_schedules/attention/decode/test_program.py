@@ -1,7 +1,7 @@
-"""Attention of few queries against its definition: sizes, ISAs, layouts, masks, shares of keys.
+"""Attention of few queries against its definition: sizes, ISAs, layouts, masks, splits of keys.
 
-`attention_reference` states the definition and derives the bounds. Every kernel runs twice, its
-buffers against the unmapped page behind them and before them.
+`attention_reference` states the definition and derives the bounds. Every kernel runs twice: its
+buffers end at an unmapped page, then begin after one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check(
     shares: Shares = Shares(),
     arrays: Sequence[np.ndarray] | None = None,
 ) -> None:
-    """Builds, runs and compares one attention."""
+    """Builds and runs one attention, and compares it with its definition."""
     region, isa = attention.region, isa or BEST[attention.kind]
     assert reads_in_place(region)
     kernel = compiled(build_decode(region, shares, isa_named(isa)), isa)
@@ -128,7 +128,7 @@ def test_masks(mask: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("causal", [-2, 0, 29, 60])
 def test_causal(causal: int) -> None:
-    """Also rows of which all keys are hidden, which are NaN."""
+    """Causal masks; rows whose keys are all hidden are NaN."""
     check(small("f32", m=3, n=40, d=16, causal=causal, layout="packed"))
 
 

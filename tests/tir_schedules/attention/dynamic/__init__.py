@@ -1,1 +1,1 @@
-"""Attention over sizes that are known at run time only."""
+"""Attention with dynamic sizes."""

@@ -1,6 +1,6 @@
-"""Attention of one query over any number of keys: k and v are read in place, as by `decode`.
+"""Attention of one query to any number of keys, which reads k and v in place as `decode` does.
 
-The kernel has the bits of the kernel for that number of keys, which is skinny. Sums of packed
+It has the bits of the static kernel for that number of keys, which is skinny. Sums of packed
 operands have another order, and other bits.
 """
 
@@ -29,7 +29,7 @@ OUTPUTS = {"bf16": "bfloat16", "int8": "uint8"}
 
 
 def attention(kind: str, **fields: object) -> Attention:
-    """One of grouped heads with a mask, everything of known size but the lengths and the batch."""
+    """Attention with grouped heads and a mask; only batch and lengths are dynamic."""
     layouts = ("bshd", "bhsd", "bhsd", "bshd")
     base = Attention(kind=kind, heads=4, group=2, layouts=layouts, mask="rows")
     given = {"output": OUTPUTS.get(kind, "float32"), **fields}
@@ -37,7 +37,7 @@ def attention(kind: str, **fields: object) -> Attention:
 
 
 def check(whole: Attention, isa: str = "", *, keys: tuple[int, ...]) -> OpenKernel:
-    """The kernel, once it is right, and has the bits of the kernels of known sizes."""
+    """Checks the kernel, also against the bits of static kernels, and returns it."""
     isa = isa or BEST[whole.kind]
     machine = machine_for(isa)
     kernel = OpenKernel(whole.region, isa)
@@ -113,7 +113,7 @@ def test_threads_share_many_keys(kind: str, isa: str) -> None:
     assert kernel.config.to_dict()["key_shares"] == 20
     function = TEMPLATE.build(whole.region, kernel.config, machine_for(isa).isa)
     assert function.script().count("T.parallel(") == 5
-    # 256 KB of k and v, and one key less; shares with no key, with a few, and with whole vectors.
+    # 256 KB of k and v, and one key fewer; splits with no key, a few keys, and whole vectors.
     least = {"f32": 1024, "int8": 4096}[kind]
     for batch, n in [(1, least - 1), (1, least), (1, least + 6), (2, 2 * least // 3), (20, 127)]:
         known = replace(whole, batch=batch, m=1, n=n)

@@ -1,4 +1,4 @@
-"""Attention that writes keys and values that grow: the bits of a concatenation, and of numpy."""
+"""Attention that appends to its KV caches: equal to a concatenation to the bit, and to numpy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BOTH = {"k": GROWTH, "v": GROWTH}
 
 
 class Growing:
-    """The kernel."""
+    """The kernel of such an attention."""
 
     def __init__(self, isa: str, machine: Machine) -> None:
         config = template_for("attention").default_config(REGION, machine)
@@ -63,14 +63,14 @@ class Growing:
         q, k, v, bias = random_inputs(known)
         parts = [part for whole in (k, v) for part in np.split(whole, [past], axis=2)]
         given = [guarded(np.ascontiguousarray(each), at_end) for each in (q, *parts, bias)]
-        # Vectors are streamed to multiples of their size only.
+        # Vectors are stored without the cache only at multiples of their size.
         place = guarded if at_end else aligned
         made = [place(np.full(k.shape, np.nan, np.float32)) for _ in "kv"]
         out = guarded(np.full(known.output.shape, np.nan, np.float32), at_end)
         self.run(known, given, made, out, (q, k, v, bias))
 
     def in_room(self, batch: int, new: int, past: int, room: int, in_place: bool) -> None:
-        """Caches whose heads lie `room` rows apart; the past of each may begin the result."""
+        """Caches with `room` rows for each head; each past may be the start of its result."""
         known = at_sizes(REGION, {"batch": batch, "length": new, "past": past})
         q, k, v, bias = random_inputs(known)
         given, made = [q], []
@@ -97,13 +97,13 @@ class Growing:
         self.kernel(*map(tensor_of, (*given, *made, out)))
         np.testing.assert_array_equal(made[0], k)
         np.testing.assert_array_equal(made[1], v)
-        # Sums of so many products with probabilities; an exponential is off by a few roundings.
+        # Sums of n products with probabilities; an exponential is off by a few roundings.
         bound = 4 * (k.shape[2] + SIZE + 8) * np.finfo(np.float32).eps * np.abs(v).max()
         assert np.abs(out - expected(known, [q, k, v, bias])).max() <= bound
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy that begins at a multiple of 64 bytes."""
+    """A copy aligned to 64 bytes."""
     room = np.empty(array.nbytes + 64, np.uint8)
     first = -room.ctypes.data % 64
     copy = room[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -178,7 +178,7 @@ def test_what_is_left_to_a_concatenation() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("isa", BF16_ISAS)
 def test_products_of_bfloat16(isa: str) -> None:
-    """The caches stay f32; the result is that of caches which something else joins."""
+    """The caches stay f32; results equal those of caches joined by another kernel."""
     rounding = {"rounded": "bfloat16"}
     parts = (
         part.replace(attrs=part.attrs | rounding) if part.op == "batch_matmul" else part

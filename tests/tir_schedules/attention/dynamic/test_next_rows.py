@@ -1,4 +1,4 @@
-"""While one attention is computed, the operands of the next one are fetched, if they are large."""
+"""While one attention is computed, the operands of the next are prefetched if they are large."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_fetching_changes_nothing(group: int, row_shares: int) -> None:
 
 
 def test_much_is_fetched_and_little_is_not() -> None:
-    """The number is a condition of the code, and L2's by default."""
+    """The code compares with `prefetch_elements`, by default the size of L2."""
     region, machine = attention(4, 16, 16, KEYS), machine_for(BEST)
     template = template_for("attention")
     config = template.default_config(region, machine)

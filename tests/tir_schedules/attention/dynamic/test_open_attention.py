@@ -92,7 +92,7 @@ def check(region: Region, kernel: OpenKernel, batch: int, length: int, keys: int
     for at_end in (True, False):
         result = kernel.run(values, arrays, at_end)
         wanted = expected(known, arrays)
-        # Sums of so many products with probabilities; an exponential is off by a few roundings.
+        # Sums of n products with probabilities; an exponential is off by a few roundings.
         many = known.parts[0].output.shape[-1] + known.parts[0].inputs[0].shape[-1]
         bound = 4 * (many + 8) * np.finfo(np.float32).eps * np.abs(arrays[2]).max()
         assert np.abs(result - wanted).max() <= bound
@@ -107,7 +107,7 @@ def test_any_length(isa: str) -> None:
 
 
 def test_there_is_code_for_bands_of_some_heights() -> None:
-    """One query of many keys has code of its own; tiles of AVX2 have code of all heights."""
+    """Blocks of queries have code for some heights; one query of many keys has its own code."""
     machine = machine_for("avx512")
     for keys, single in ((KEYS, False), (LENGTH, True)):
         region = attention(keys=keys)

@@ -22,12 +22,12 @@ ISA = highest_native(BF16_ISAS)
 
 
 def opened(**fields: object) -> Attention:
-    """The attention, batch, queries and keys known at run time only."""
+    """The attention with dynamic batch, queries and keys."""
     return replace(Attention(kind="bf16"), batch=BATCH, m=LENGTH, n=KEYS, **fields)  # type: ignore[arg-type]
 
 
 def check(attention: Attention, isa: str = ISA, threads: int = 1) -> OpenKernel:
-    """The kernel, once it is right for all sizes."""
+    """Checks the kernel for all sizes and returns it."""
     kernel = OpenKernel(attention.region, isa, threads)
     for batch, length, keys in SIZES:
         known = replace(attention, batch=batch, m=length, n=keys)
@@ -43,7 +43,7 @@ def check(attention: Attention, isa: str = ISA, threads: int = 1) -> OpenKernel:
 @pytest.mark.parametrize("isa", BF16_ISAS)
 def test_on_every_instruction_set(isa: str, kind: str) -> None:
     config = check(opened(kind=kind, mask="keys"), isa).config.to_dict()
-    # Where nothing multiplies bfloat16, it is widened when it is packed.
+    # ISAs without bfloat16 products widen operands as they pack them.
     widened = kind == "bf16" and isa != "avx512_bf16"
     for name in ("scores_kernel", "product_kernel"):
         assert ("_f32_" if widened else "_bf16_") in str(config[name])

@@ -1,6 +1,6 @@
 """Attention of 8-bit integers with any number of sequences, queries and keys.
 
-One kernel, and the integers of the kernels of known sizes, bit for bit.
+One kernel gives the integers of the static kernels, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tir_schedules.core.template import template_for
 pytestmark = pytest.mark.turns
 
 KEYS = SymbolicSize.of("keys")
-# More queries than those for which k and v are read in place, which has other sums.
+# More queries than are read in place, which would have other sums.
 SIZES = [(1, 20), (2, 33), (1, 64), (1, 131)]
 HEADS = 3
 ISA = highest_native(INTEGER_ISAS)
@@ -36,7 +36,7 @@ def attention(
     between: bool = True,
     shared: bool = False,
 ) -> Region:
-    """q, k, v stored as [batch, length, heads * size]; scores to 8 bits and back, and scaled."""
+    """q, k, v as [batch, length, heads * size]; scores are quantised, dequantised, scaled."""
     q, k, p, v = types
     operands = () if mask is None else (Tensor(mask, "float32"),)
     at = 1 + len(operands)
@@ -127,7 +127,7 @@ def random_inputs(region: Region, seed: int) -> list[np.ndarray]:
 
 
 def check(kernel: OpenKernel, isa: str, batch: int, length: int, keys: int = 0) -> None:
-    """The open kernel has the bits of the one of known sizes."""
+    """The dynamic kernel has the bits of the static one."""
     values = {"batch": batch, "length": length, "keys": keys}
     known = at_sizes(kernel.region, values)
     arrays = random_inputs(known, length)
@@ -194,7 +194,7 @@ def test_on_threads(threads: int) -> None:
 
 
 def test_few_queries_are_those_of_many() -> None:
-    """Each query has the result that it has among others."""
+    """Each query has the result that it has among more queries."""
     region = attention(keys=KEYS)
     kernel = OpenKernel(region, ISA)
     arrays = random_inputs(at_sizes(region, {"batch": 1, "length": 20, "keys": 37}), 0)

@@ -1,4 +1,4 @@
-"""Attention that reads keys and values whose heads lie apart."""
+"""Attention that reads keys and values with gaps between their heads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_rows_behind_those_that_are_read_make_no_difference(isa: str) -> None:
             outs.append(np.empty(known.output.shape, np.float32))
             kernel(*map(tensor_of, (q, *given, bias, outs[-1])))
             np.testing.assert_array_equal(outs[-1], outs[0])
-        # Sums of so many products with probabilities; an exponential is off by a few roundings.
+        # Sums of n products with probabilities; an exponential is off by a few roundings.
         bound = 4 * (past + new + SIZE + 8) * np.finfo(np.float32).eps * np.abs(v).max()
         assert np.abs(outs[0] - expected(known, [q, k, v, bias])).max() <= bound
 

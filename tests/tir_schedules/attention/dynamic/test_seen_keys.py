@@ -1,4 +1,4 @@
-"""Keys behind the last one that a mask shows are not looked at."""
+"""Keys after the last one that a mask shows are not read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEST = highest_native(ISAS)
 
 
 def hidden(mask: tuple[int, ...], value: float = -math.inf, group: int = 2) -> Region:
-    """Attention whose scores are `value` where the mask is false."""
+    """Attention whose scores become `value` where the mask is false."""
     region = attention(2 * group, 16, 16, KEYS, mask, group)
     mask_tensor = Tensor(mask, "bool")
     scores, *others = region.parts
@@ -39,7 +39,7 @@ def hidden(mask: tuple[int, ...], value: float = -math.inf, group: int = 2) -> R
 
 
 def check(kernel: OpenKernel, length: int, keys: int, seen: list[int]) -> None:
-    """Sequences see so many keys; what is behind is not a number, and nobody notices."""
+    """Each sequence sees `seen` keys; later keys are NaN and must not reach the result."""
     values = {"batch": len(seen), "length": length, "keys": keys, "past": 0}
     known = at_sizes(kernel.region, values)
     arrays = random_inputs(known)
@@ -97,7 +97,7 @@ def test_queries_that_see_nothing_are_not_numbers() -> None:
 
 @pytest.mark.parametrize("value", [-1e30, -3.4e38, 0.0, math.nan])
 def test_what_counts_where_nothing_is_seen_is_looked_at(value: float) -> None:
-    """A row of such scores is their mean over all keys."""
+    """A row with such scores counts hidden keys, so all keys must be read."""
     region = hidden((BATCH, 1, LENGTH, KEYS), value)
     assert hiding_mask(region.parts[0]) is None
 
@@ -111,7 +111,7 @@ def test_one_mask_for_all_keys_hides_none() -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_query_reads_a_window(isa: str, threads: int) -> None:
-    """Keys before the vector of the first one that is seen are not looked at."""
+    """Keys before the vector with the first visible key are not read."""
     region, machine = hidden((BATCH, 1, LENGTH, KEYS)), machine_for(isa, threads)
     config = template_for(region.op).default_config(region, machine.with_numbers(fork_us=0))
     kernel = OpenKernel(region, isa, threads, config)
@@ -133,7 +133,7 @@ def test_one_query_reads_a_window(isa: str, threads: int) -> None:
 
 
 def test_sequences_with_windows_of_their_own() -> None:
-    """All of them are read from the first window's beginning to the last one's end."""
+    """All sequences are read from the start of the first window to the end of the last one."""
     kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
     values = {"batch": 2, "length": 1, "keys": 200, "past": 0}
     known = at_sizes(kernel.region, values)

@@ -1,4 +1,4 @@
-"""Attention on AMX tiles: types, tails, masks, blocks of keys, and what tiles are told to do."""
+"""Attention on AMX tiles: types, tails, masks, blocks of keys, and executed tile instructions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ LAYOUTS = {"32x32": "2x2", "16x64": "1x4"}
 
 
 def names_of(attention: Attention, block: str) -> tuple[str, str]:
-    """The kernels of tiles for both products: of the operands' own signs.
+    """The tile kernels of both products, by the signs of their operands.
 
-    Probabilities of int8 from -128 on are uint8 without a zero point.
+    int8 probabilities with zero point -128 are multiplied as uint8 without a zero point.
     """
     if attention.kind != "int8":
         return (f"amx_bf16_{block}",) * 2
@@ -50,7 +50,7 @@ def names_of(attention: Attention, block: str) -> tuple[str, str]:
 def with_kernels(
     attention: Attention, scores: str, product: str, threads: int = 1, **fields: Any
 ) -> AttentionConfig:
-    """The default configuration with other kernels, in the largest blocks that they have."""
+    """The default configuration with other kernels, in their largest blocks."""
     config = ATTENTION.default_config(attention.region, machine_for("amx", threads))
     assert isinstance(config, AttentionConfig)
     kernels = microkernel_named(scores), microkernel_named(product)
@@ -68,20 +68,20 @@ def with_kernels(
 def on_tiles(
     attention: Attention, block: str = "32x32", threads: int = 1, **fields: Any
 ) -> AttentionConfig:
-    """Both products on tiles."""
+    """A configuration with both products on tiles."""
     return with_kernels(attention, *names_of(attention, block), threads, **fields)
 
 
 def on_vectors(attention: Attention) -> AttentionConfig:
-    """Both products on the vector kernels of the same machine."""
+    """A configuration with both products on the vector kernels of this machine."""
     types = "vnni_u8s8s32" if attention.kind == "int8" else "bf16_bf16"
     return with_kernels(attention, *(f"avx512_{types}_8x48",) * 2)
 
 
 def model(attention: Attention, config: AttentionConfig) -> dict[str, int]:
-    """The tile instructions of an attention whose queries see all keys, by the model of a product.
+    """The tile instructions of an attention whose queries see all keys, by the product model.
 
-    Of integers, zero points have the accumulators start with something: here all, or none.
+    For integers, zero points make accumulators start with a value: here all do, or none.
     """
     names = config.scores_kernel, config.product_kernel
     block = names[0].split("_")[-1]
@@ -107,7 +107,7 @@ def model(attention: Attention, config: AttentionConfig) -> dict[str, int]:
 
 
 def counted() -> dict[str, int] | None:
-    """What was executed since the test began or `emulator.reset`."""
+    """Instructions executed since the test began or since `emulator.reset`."""
     counts = emulator.counts()
     return None if counts is None else {name: count for name, count in counts.items() if count}
 
@@ -122,7 +122,7 @@ FLOATS = [
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(FLOATS)))
 def test_floats_and_instructions(number: int) -> None:
-    """Rows, keys and columns cut; as many instructions as the model says, in two runs."""
+    """Tails of rows, keys and columns; two runs execute the instructions of the model."""
     attention, kind, block = FLOATS[number]
     attention = of_kind(attention, kind)
     config = on_tiles(attention, block)
@@ -145,7 +145,7 @@ TYPES = [
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(TYPES)), ids=["-".join(x[0]) for x in TYPES])
 def test_integers_are_those_of_vectors_to_the_bit(number: int) -> None:
-    """Either sign as it is: the integers, and so all that follows, are those of VNNI."""
+    """All signs are multiplied as they are: results equal VNNI's to the bit."""
     types, zeros = TYPES[number]
     base = case(batch=1, heads=1, m=35, n=(40, 100)[number % 2], d=(72, 24)[number % 2])
     scale = 1 / 100 if types[2] == "int8" and zeros[2] == 0 else 1 / 255
@@ -172,7 +172,7 @@ MASKS = [
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(MASKS)))
 def test_masks(number: int) -> None:
-    """In the pass over a stored tile, or over a row; keys that nobody sees are left out."""
+    """Masks are applied to a stored tile or to a row; keys that no query sees are skipped."""
     attention = of_kind(*MASKS[number])
     config = on_tiles(attention, ("32x32", "16x64")[number == 3])
     result, wanted = check(attention, "amx", config=config, at_end=number % 2 == 0)
@@ -187,7 +187,7 @@ def test_masks(number: int) -> None:
 
 @pytest.mark.parametrize("causal", [None, 107])
 def test_blocks_of_keys(causal: int | None) -> None:
-    """The result grows in place; heads share keys; tiles are configured once for a height."""
+    """The result accumulates in place; heads share keys; each height configures tiles once."""
     base = case(batch=1, heads=4, group=2, m=70, n=177, d=40, causal=causal, layout="bhsd")
     attention = of_kind(base, "bf16")
     config = on_tiles(attention, "16x64", key_block=80, query_block=40, band=32, prefetch=True)
@@ -197,7 +197,7 @@ def test_blocks_of_keys(causal: int | None) -> None:
 
 
 def test_threads_give_the_same_bits() -> None:
-    """Shares of whole blocks of rows; every task configures and releases its tiles."""
+    """Threads take whole blocks of rows; every task configures and releases its tiles."""
     attention = of_kind(case(batch=1, heads=1, m=75, n=96, d=64), "int8")
     arrays = values(attention)
     alone, _ = check(attention, "amx", arrays, config=on_tiles(attention))
@@ -222,7 +222,7 @@ def test_one_product_on_tiles_the_other_on_vectors(tiles_first: bool) -> None:
 
 
 def test_infinities_and_nan() -> None:
-    """Padding of keys and of columns is not multiplied with what lies behind it."""
+    """Padding of keys and columns is not multiplied by bytes after the operands."""
     attention = of_kind(case(batch=1, heads=2, m=18, n=37, d=24, mask="rows"), "bf16")
     kernel = kernel_of(attention, "amx", 1, on_tiles(attention))
     for number, place in [(0, (0, 2, 5)), (1, (0, 36, 20)), (2, (0, 36, 3)), (3, (0, 0, 3, 36))]:
@@ -236,7 +236,7 @@ def test_infinities_and_nan() -> None:
 @given(attentions(), st.sampled_from([*LAYOUTS]), st.sampled_from([0, 32, 64]))
 @examples(4, derandomize=True, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 def test_any_attention(drawn: Any, block: str, key_block: int) -> None:
-    """Every property at once; f32 is rounded to bfloat16."""
+    """All properties at once; f32 is rounded to bfloat16."""
     attention, _, threads = drawn
     if attention.kind == "f32":
         attention = of_kind(attention, "rounded")

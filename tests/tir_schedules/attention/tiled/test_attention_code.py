@@ -1,4 +1,4 @@
-"""The code of attention kernels: registers hold what hot loops need, memory grows with N alone."""
+"""Attention kernels keep hot loops in registers, and their memory grows with N only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = case(batch=1, m=128, n=128, heads=8, d=96)
 
 
 def function_of(attention: Attention, isa: str, threads: int = 1) -> tirx.PrimFunc:
-    """The kernel before it is compiled."""
+    """The kernel as a PrimFunc, not compiled."""
     region, machine = attention.region, machine_for(isa, threads)
     template = template_for(region.op)
     config = template.default_config(region, machine)
@@ -30,7 +30,7 @@ def function_of(attention: Attention, isa: str, threads: int = 1) -> tirx.PrimFu
 
 
 def allocated(function: tirx.PrimFunc) -> int:
-    """Bytes of all buffers that a kernel allocates; those in loops once, as threads have them."""
+    """Bytes of all buffers that a kernel allocates; a buffer in a loop counts once."""
     total = 0
     for shape, dtype in re.findall(
         r"alloc_buffer\(\(([\d, ]+)\)(?:, \"(\w+)\")?", function.script()
@@ -41,7 +41,7 @@ def allocated(function: tirx.PrimFunc) -> int:
 
 
 def innermost_loops(assembly: str) -> list[list[str]]:
-    """The lines of every loop that has no other loop in it: from a label to the jump back to it."""
+    """The lines of every innermost loop, from a label to the jump back to it."""
     lines = assembly.splitlines()
     labels = {line.split(":")[0]: i for i, line in enumerate(lines) if line.startswith(".LBB")}
     loops = []
@@ -59,7 +59,7 @@ def innermost_loops(assembly: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_hot_loops_leave_the_stack_alone(kind: str) -> None:
-    """Loops of a whole register tile neither store a vector to the stack nor load one."""
+    """Loops of a whole register tile neither store vectors to the stack nor load them from it."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[ISA[kind]]})
     function = function_of(of_kind(HEAD, kind), ISA[kind]).with_attr("global_symbol", "kernel")
     assembly = tvm.compile(function, target=target).mod.inspect_source("asm")
@@ -79,7 +79,7 @@ def test_hot_loops_leave_the_stack_alone(kind: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_memory_does_not_grow_with_the_square_of_the_length(kind: str) -> None:
-    """16k queries and 16k keys are computed in what a packed head takes, and a block of scores."""
+    """16k queries and 16k keys need the packed heads and a block of scores."""
     bytes_of = {}
     for m, n in [(16384, 16384), (16384, 8192), (8192, 16384)]:
         attention = of_kind(case(batch=1, heads=1, m=m, n=n, d=64), kind)

@@ -1,4 +1,4 @@
-"""K and V that all threads pack before the first product: the same bits, and packed once."""
+"""All threads pack K and V before the first product: equal bits, each packed once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = {
 
 
 def shared(attention: Attention, isa: str, **fields: object) -> AttentionConfig:
-    """The default configuration, with three tasks for each head."""
+    """The default configuration with three tasks for each head."""
     config = ATTENTION.default_config(attention.region, machine_for(isa))
     assert isinstance(config, AttentionConfig)
     whole = {"skinny": False, "row_shares": 3, "parallel": True, "prefetch": False}
@@ -59,7 +59,7 @@ def test_the_same_bits_as_packed_by_every_task(name: str, kind: str, isa: str) -
 @pytest.mark.parametrize("isa", ["", AMX])
 @pytest.mark.parametrize("kind", ["f32", "int8"])
 def test_more_threads_than_cpus(kind: str, isa: str) -> None:
-    """Where threads only wait for each other, packing is still over before it is read."""
+    """Packing is complete before any thread reads it, also with more threads than CPUs."""
     attention = of_kind(case(batch=1, heads=3, m=40, n=90, d=24), kind)
     isa, arrays = isa or best(kind), values(attention)
     alone, _ = check(attention, isa, arrays, config=shared(attention, isa))
@@ -68,7 +68,7 @@ def test_more_threads_than_cpus(kind: str, isa: str) -> None:
         kernel = kernel_of(attention, isa, config=config)
 
         def run(kernel: object = kernel, threads: int = threads) -> list[np.ndarray]:
-            use_threads(threads)  # of this thread, which ends
+            use_threads(threads)  # a setting of this thread only
             return [result_of(attention, kernel, arrays, True) for _ in range(3)]
 
         with ThreadPoolExecutor(1) as pool:
@@ -85,7 +85,7 @@ def test_k_and_v_are_packed_outside_of_the_tasks(packs_first: bool, threads: int
     loops = parallel_loops(function)
     packing = [{"pack", "scores"} & blocks_in(loop) for loop in loops]
     assert packing == ([{"pack"}, {"scores"}] if packs_first else [{"pack", "scores"}])
-    # Six vectors of keys, and as many groups of 16 rows of V, for each of three heads.
+    # Six vectors of keys and six groups of 16 rows of V, for each of three heads.
     extents = [int(loop.extent) for loop in loops]
     tasks = [3 * (6 + 6), 27] if packs_first else [27]
     assert extents == [threads or count for count in tasks]

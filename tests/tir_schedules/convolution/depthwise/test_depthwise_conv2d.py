@@ -1,4 +1,4 @@
-"""The template of depthwise convolution: every form, edge, ISA and tile, between guard pages."""
+"""The template of depthwise convolution: every mode, edge, ISA and tile, between guard pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_any_convolution_by_any_tile(case: tuple[Region, dict[str, int]], at_end
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_isa(dtype: str) -> None:
-    """A block of channels that is cut, for most ISAs behind whole ones; two rows, three bands."""
+    """Tails of channels, for most ISAs after whole blocks; two rows, three blocks of rows."""
     zero = {"a_zero_point": 3} if "int8" in dtype else {}
     for isa in ISAS_OF[dtype]:
         region = depthwise((5, 4), 19, (3, 3), padding=ALL, dtype=dtype, **zero)
@@ -75,16 +75,16 @@ def test_windows_that_lie_outside_altogether(dtype: str) -> None:
 
 
 def test_the_first_tap_of_a_dilated_window_inside() -> None:
-    """A window that begins one row above the image leaves out one tap of each column.
+    """A window that begins one row above the image skips one tap of each column.
 
-    With one tap more, the second image would be multiplied with the last row of the first.
+    With one tap more, the last row of the first image would be multiplied for the second image.
     """
     region = depthwise((9, 9), 17, (3, 3), padding=ALL, dilation=(2, 2), batch=2)
     check(region, "avx2", config_for(region, "avx2", rows=1))
 
 
 def test_pixels_outside_are_not_multiplied() -> None:
-    """An infinite pixel reaches its neighbours and no others."""
+    """An infinite pixel reaches only its neighbours."""
     region = depthwise((5, 5), 17, (3, 3), padding=ALL)
     arrays = values(region)
     arrays[0][0, 0, 0] = np.inf
@@ -98,7 +98,7 @@ def test_pixels_outside_are_not_multiplied() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "bfloat16"])
 def test_threads_share_rows_of_channels(dtype: str) -> None:
-    """Some begin in the middle of an image."""
+    """Some threads begin in the middle of an image."""
     region = depthwise((7, 4), 70, (3, 3), padding=ALL, batch=2, dtype=dtype)
     config = config_for(region, BEST[dtype], rows=2, columns=2, blocks=2, threads=5)
     check(region, BEST[dtype], config, threads=5)
@@ -167,7 +167,7 @@ def test_epilogue_with_residual(dtype: str, rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
 def test_a_ring_without_margins_is_kept_beside_what_tiles_store(dtype: str) -> None:
-    """An epilogue with a factor from an input passes its tile through a buffer of its own."""
+    """Tiles pass through a buffer of their own if the epilogue's factor comes from an input."""
     cast = (EpilogueOp("cast", (0,), dtype="float32"),) if dtype == "uint8" else ()
     region = depthwise(
         (9, 4), 2, (3, 3), dtype=dtype, operands=(Tensor((1, 1, 1, 1), "float32"),),
@@ -178,7 +178,7 @@ def test_a_ring_without_margins_is_kept_beside_what_tiles_store(dtype: str) -> N
 
 
 def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
-    """acc * gate, then tanh: each within two roundings and 4 ulp of its meaning."""
+    """acc * gate, then tanh: each is within two roundings and 4 ulp of its exact value."""
     region = depthwise(
         (5, 6), 21, (3, 3), padding=ALL, batch=2, operands=(Tensor((2, 1, 1, 21), "float32"),),
         epilogue=(EpilogueOp("multiply", (0, 1)), *[EpilogueOp("tanh", (i,)) for i in range(2, 4)]),
@@ -194,7 +194,7 @@ def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
 @pytest.mark.parametrize("channels", [32, 64, 80, 70])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_integers_out(dtype: str, channels: int) -> None:
-    """Scaled, quantised and stored as bytes, whole vectors of them packed."""
+    """Results are scaled, quantised and stored as bytes; whole vectors are packed."""
     steps = (
         EpilogueOp("cast", (0,)),
         EpilogueOp("multiply", (2, 1)),
@@ -208,7 +208,7 @@ def test_integers_out(dtype: str, channels: int) -> None:
     )  # fmt: skip
     arrays = values(region)
     arrays[2] = np.abs(arrays[2]) * np.float32(1e-3)
-    # In float32, as the operators one by one: a product of integers, scaled, divided.
+    # In float32 as the single operators compute: an integer sum, scaled, divided.
     total = DEPTHWISE_CONV2D.reference(region, arrays[:2]).astype(np.float32)
     quotient = np.rint(total * arrays[2] / np.float32(0.5)) + 4
     wanted = np.clip(quotient, np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -216,7 +216,7 @@ def test_integers_out(dtype: str, channels: int) -> None:
 
 
 def test_one_axis_and_a_single_row_are_columns() -> None:
-    """Their taps share a loop, or interleave, instead of being unrolled."""
+    """Taps of such windows share a loop or interleave; they are not unrolled."""
     for extents, kernel, padding in [((40,), (31,), (15, 15)), ((1, 40), (1, 31), (0, 15, 0, 15))]:
         for dtype in ("float32", "uint8"):
             region = depthwise(
@@ -249,7 +249,7 @@ def test_unpacking_gives_the_weight(dtype: str, rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_the_space_is_legal(dtype: str) -> None:
-    """Every configuration packs and is checked; a few of them run."""
+    """Every configuration packs a weight and passes the check; a few run."""
     region = depthwise((7, 7), 40, (3, 3), padding=ALL, dtype=dtype)
     machine = machine_for(BEST[dtype], threads=2)
     found = list(DEPTHWISE_CONV2D.space(region, machine))
@@ -263,7 +263,7 @@ def test_the_space_is_legal(dtype: str) -> None:
 
 
 def test_defaults_follow_the_image() -> None:
-    """Two rows where the image is larger than L2; threads where there is enough to do."""
+    """Two rows if the image is larger than L2; threads if there is enough work."""
     machine = Machine("znver4", isa_named("avx512"), 2)
     large = default_config(depthwise((112, 112), 96, (3, 3), padding=ALL), machine)
     small = default_config(depthwise((7, 7), 96, (3, 3), padding=ALL), machine)
@@ -274,7 +274,7 @@ def test_defaults_follow_the_image() -> None:
 
 
 def test_two_fmas_a_cycle_take_channels_in_pairs() -> None:
-    """Small windows do, in tiles of two rows where images pass L2; large windows do not."""
+    """Small windows do, in tiles of two rows if images exceed L2; large windows do not."""
     machine = Machine("emeraldrapids", isa_named("avx512"))
 
     def numbers(size: int, channels: int, taps: int = 3) -> tuple[int, ...]:
@@ -289,7 +289,7 @@ def test_two_fmas_a_cycle_take_channels_in_pairs() -> None:
 
 
 def test_pairs_are_computed_one_after_the_other_where_l1_keeps_their_rows() -> None:
-    """Not where pixels share sets of L1, nor where rows come from beyond a slow cache."""
+    """Not if pixels share sets of L1, nor if rows come from beyond a slow cache."""
 
     def blocks(name: str, size: int, channels: int, stride: int = 1, threads: int = 1) -> int:
         window = {"padding": ALL, "strides": (stride, stride)}
@@ -301,14 +301,14 @@ def test_pairs_are_computed_one_after_the_other_where_l1_keeps_their_rows() -> N
     assert (blocks("znver5", 56, 128), blocks("znver5", 28, 256)) == (4, 8)
     assert (blocks("znver5", 14, 512), blocks("znver5", 112, 96, 2)) == (16, 3)
     assert (blocks("emeraldrapids", 56, 144), blocks("emeraldrapids", 14, 480)) == (5, 1)
-    # Threads write beside each other: only where what a tile reads leaves L1.
+    # Threads write next to each other: only if the bytes a tile reads exceed L1.
     wide, narrow = [(14, 480), (14, 672), (7, 960)], [(28, 144), (56, 72), (56, 144)]
     assert {blocks("znver5", *shape, threads=2) for shape in wide} == {1}
     assert {blocks("znver5", *shape, threads=2) for shape in narrow} == {5, 3}
 
 
 def test_half_registers_take_all_channels_of_a_tile() -> None:
-    """AVX2: two rows for small windows; threads share channels only where bands are few."""
+    """AVX2: two rows for small windows; threads split channels only if blocks of rows are few."""
 
     def config(height: int, window: int, threads: int) -> DepthwiseConfig:
         region = depthwise((height, 56), 96, (window, window), padding=(window // 2,) * 4)
@@ -381,7 +381,7 @@ def test_columns_are_cut_into_tiles_of_equal_code() -> None:
 
 
 def test_rows_of_x_serve_several_rows_of_the_result() -> None:
-    """With kr = 4 two rows of a 3x3 convolution share one group; alone each has its own."""
+    """With kr = 4, two rows of a 3x3 convolution share a group of x; single rows have their own."""
     problem = DepthwiseProblem.of(depthwise((9, 9), 4, (3, 3), padding=ALL))
     assert Groups.of(problem, 1, 4).taps == {(0, 0): (0, 1, 2, None)}
     assert Groups.of(problem, 2, 4).taps == {(0, 0): (0, 1, 2, None), (1, 0): (None, 0, 1, 2)}

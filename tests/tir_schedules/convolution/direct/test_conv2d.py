@@ -1,4 +1,4 @@
-"""The template of direct convolution: every form, edge and instruction set, between guard pages."""
+"""The template of direct convolution: every mode, edge and ISA, between guard pages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_any_convolution(region: Region) -> None:
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("at_end", [False, True])
 def test_padded_edges_and_tails(dtype: str, staged: bool, at_end: bool) -> None:
-    """Asymmetric padding, tails of pixels and channels, several bands; either side guarded."""
+    """Asymmetric padding, tails of pixels and channels, several blocks; guarded on both sides."""
     isa = BEST[dtype][-1]
     zero = {"a_zero_point": 9} if dtype in ("uint8", "int8") else {}
     region = conv_region(
@@ -113,7 +113,7 @@ def test_threads(threads: tuple[int, int], groups: int) -> None:
 @pytest.mark.parametrize("threads", [2, 3, 5, 100])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_threads_share_the_tiles_of_a_line(threads: int, groups: int) -> None:
-    """Tiles at the edges, which are code of their own, and loops of those between."""
+    """Threads share tiles at the edges, which have their own code, and loops over inner tiles."""
     region = conv_region((40,), 6, 64, (5,), padding=(3, 2), batch=2, groups=groups)
     for staged in (False, True):
         shared = {"threads_m": 2, "threads_n": 2, "threads_x": threads}
@@ -288,7 +288,7 @@ def test_what_no_kernel_builds_has_a_reason(region: Region, reason: str) -> None
 
 
 def test_forms() -> None:
-    """Which runs of memory a window is made of."""
+    """Which contiguous runs of memory form a window."""
 
     def form(region: Region, isa: str) -> tuple[str, bool]:
         config = config_for(region, isa)
@@ -297,7 +297,7 @@ def test_forms() -> None:
 
     assert form(conv_region((5, 5), 3, 8, (3, 3)), ISAS[-1]) == ("fused", True)
     assert form(conv_region((5, 5), 3, 8, (3, 3), dilation=(1, 2)), ISAS[-1]) == ("split", True)
-    # Floats that a run is padded with could be infinite, whatever the weight has there.
+    # Floats that pad a run could be infinite, even where the weight is 0.
     odd, even = (conv_region((5, 5), count, 8, (3, 3), dtype="bfloat16") for count in (3, 4))
     assert form(odd, "avx512_bf16")[0] == "split"
     assert form(even, "avx512_bf16")[0] == "fused"

@@ -1,6 +1,7 @@
 """Convolution on AMX tiles: types, padding, tails, zero points; integers to the bit.
 
-Every test ends with no fault of a tile instruction and no thread configured (tests/conftest.py).
+Every test ends without a fault of a tile instruction and without a configured thread
+(tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ COUNTED = {"uint8": "tdpbusd", "int8": "tdpbssd", "bfloat16": "tdpbf16ps"}
 
 
 def on_tiles(region: Region, block: str, **fields: int) -> ConvConfig:
-    """A configuration with the largest tiles of a kernel, but for what is given."""
+    """A configuration with the largest tiles of a kernel, except for given fields."""
     kernel = kernel_of(region, block)
     geometry = ConvGeometry.of(region).as_volume()
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
@@ -64,7 +65,7 @@ def run_on_tiles(region: Region, config: ConvConfig, **options: bool) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_padding_and_tails(dtype: str, block: str) -> None:
-    """Lines that tiles do not divide, tails of channels in and out, asymmetric padding."""
+    """Lines that tiles do not divide, tails of input and output channels, asymmetric padding."""
     zero = {} if dtype == "bfloat16" else {"a_zero_point": -3 if dtype == "int8" else 9}
     for channels, out_channels, width in ((5, 19, 37), (64, 70, 9)):
         region = conv_region(
@@ -127,11 +128,11 @@ def kernel_is_by_tiles(config: ConvConfig) -> bool:
     return config.kernel.startswith("amx")
 
 
-# Image, channels, kernel, strides, padding, lines of a band.
+# Image, channels, kernel, strides, padding, lines of a block (`band`).
 ACROSS = [
     ((7, 7), 64, (3, 3), (1, 1), (1, 1, 1, 1), 7),
-    ((7, 7), 20, (3, 3), (1, 1), (1, 1, 1, 1), 7),  # 64 bytes of K reach over a line's end
-    ((14, 14), 32, (3, 3), (2, 2), (1, 1, 1, 1), 7),  # lines of either parity follow each other
+    ((7, 7), 20, (3, 3), (1, 1), (1, 1, 1, 1), 7),  # even and odd lines follow each other
+    ((14, 14), 32, (3, 3), (2, 2), (1, 1, 1, 1), 7),  # tiles of both parities follow each other
     ((12, 9), 8, (5, 2), (3, 2), (2, 0, 2, 1), 2),
     ((10, 5), 6, (1, 3), (1, 1), (0, 1, 0, 1), 5),
 ]
@@ -162,7 +163,7 @@ def test_lines_of_groups_and_planes() -> None:
 
 
 def test_a_7x7_image_takes_4_tiles_of_pixels_in_the_place_of_7() -> None:
-    """And each tile of the weight is loaded twice, not for each line."""
+    """Each tile of the weight is loaded twice, not once for each line."""
     region = conv_region((7, 7), 64, 32, (3, 3), padding=(1,) * 4, dtype="uint8")
     found = []
     for fields in ({}, {"lines": 7, "rows": 32}):

@@ -1,4 +1,4 @@
-"""Without VNNI, convolutions of 8-bit integers widen lines of x and panels of the weight once."""
+"""Without VNNI, convolutions of 8-bit integers widen each line of x and each panel once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_few_pixels_are_cut_into_digits_next_to_the_products(isa: str) -> None
 @pytest.mark.parametrize("kind", ["small x", "small weight", "neither"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_bands_are_exact_whether_bytes_fit_or_not(isa: str, kind: str, groups: int) -> None:
-    """The answer behind the weight decides, even where it is wrong; then sums saturate."""
+    """The flag stored after the weight decides, even if it is wrong; then sums saturate."""
     region = conv_region((9, 11), 12, 20, (3, 3), padding=(1,) * 4, groups=groups, dtype="uint8")
     rng = np.random.default_rng(0)
     most = 127 if kind == "small x" else 255
@@ -88,7 +88,7 @@ def test_others_are_not_widened(isa: str) -> None:
 
 
 def test_a_band_has_pixels_enough_for_a_widened_panel() -> None:
-    """Lines so long that one alone does not fit in half of L2."""
+    """Even if one line exceeds half of L2, a block has enough lines for WIDE_PIXELS pixels."""
     region = conv_region((40, 9), 4096, 16, (3, 3), dtype="uint8")
     config = default(region, "avx2")
     assert config.band * 7 >= WIDE_PIXELS

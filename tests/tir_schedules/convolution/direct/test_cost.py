@@ -1,4 +1,4 @@
-"""What a convolution is estimated to take: by the machine's ports, and by lines that there are."""
+"""The estimated time of a convolution: by the machine's ports, and by the number of lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tir_schedules.convolution.direct.cost import default_config, estimated_cycl
 from tir_schedules.convolution.geometry import ConvGeometry
 
 ZEN4 = Machine("znver4", isa_named("avx512"))
-# Of ResNet-50: half of L2 holds what four of 14 lines read.
+# From ResNet-50: half of L2 holds the input of four of 14 lines.
 REGION = conv_region((28, 28), 512, 1024, (1, 1), strides=(2, 2))
 TILE = ConvConfig(kernel="avx512_f32_8x48", rows=7, vectors=3, band=14, staged=False)
 
@@ -54,7 +54,7 @@ LARGE = {
 def test_a_choice_takes_a_bounded_number_of_evaluations(
     name: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By kernels, tiles and grids of threads; neither by pixels of a line, nor by lines."""
+    """The number grows with kernels, tiles and thread grids, not with pixels or lines."""
     counts = {"_cycles": 0, "_most_lines": 0, "_step_cycles": 0, "reached": 0}
     places = {"_cycles": cost._Estimate, "reached": ConvGeometry}
 

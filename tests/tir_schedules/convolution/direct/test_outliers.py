@@ -1,4 +1,4 @@
-"""Convolutions by bytes whose outliers are apart: exact for every x, and when they are chosen."""
+"""Convolutions of bytes with outliers listed apart: exact for every x, and when they are chosen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lists(region: Region, isa: str) -> bool:
 
 
 def inputs(region: Region, share: float) -> list[np.ndarray]:
-    """x with a share of outliers, one in the last pixel; a weight of extremes."""
+    """x with a share of outliers, one of them in the last pixel; a weight of extremes."""
     rng = np.random.default_rng(0)
     x, weight = (each.shape for each in region.inputs)
     few = rng.integers(0, 128, x)
@@ -58,7 +58,7 @@ def test_every_share_of_outliers_is_exact(isa: str, shape: str, zero: int) -> No
     )
     assert lists(region, isa)
     config = default(region, isa)
-    if config.lines == 1:  # several bands; tiles of several lines are of whole images
+    if config.lines == 1:  # several blocks of lines; tiles of several lines need whole images
         config = default(region, isa, band=2)
     for share in (0.0, 0.01, 0.05, 1.0):
         arrays = inputs(region, share)
@@ -75,7 +75,7 @@ def test_some_convolutions_list_nothing(isa: str) -> None:
 
 
 def test_columns_that_lie_apart_list_nothing() -> None:
-    """A list's sums are those of neighbouring columns."""
+    """The sums of a list belong to neighbouring columns."""
     for isa in ("avx2", "avx512"):
         for dilation, listed in [((2, 1), True), ((1, 2), False)]:
             region = conv_region((9, 20), 16, 64, (3, 3), dilation=dilation, dtype="uint8")

@@ -1,4 +1,4 @@
-"""The next panel of a convolution's weight is fetched by all tiles of a panel together."""
+"""All tiles of a panel together prefetch the next panel of a convolution's weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tir_schedules.core.template import template_for
 
 EMERALD, ZEN4 = (Machine(name, isa_named("avx512")) for name in ("emeraldrapids", "znver4"))
 CONV = template_for("conv2d")
-# Of ResNet-50: weights of 9.4 and 2.4 MB, and one that stays near.
+# From ResNet-50: weights of 9.4 and 2.4 MB, and one that stays in L2.
 FAR = conv_region((7, 7), 512, 512, (3, 3), padding=(1, 1, 1, 1))
 STRIDED = conv_region((28, 28), 256, 256, (3, 3), padding=(0, 0, 1, 1), strides=(2, 2))
 NEAR = conv_region((28, 28), 32, 32, (3, 3), padding=(1, 1, 1, 1))
@@ -45,7 +45,7 @@ def test_code_has_the_prefetches(fetches: bool) -> None:
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("staged", [False, True])
 def test_results_are_the_same(isa: str, staged: bool) -> None:
-    """Panels of two widths, tiles of two heights and of edges, two bands; threads along both."""
+    """Panels of two widths, tiles of two heights and at edges, two blocks; threads on both axes."""
     region = conv_region((9, 13), 8, 70, (3, 3), padding=(1, 1, 1, 1))
     config = default_config(region, Machine("x86-64", isa_named(isa)))
     fetching = msgspec.structs.replace(

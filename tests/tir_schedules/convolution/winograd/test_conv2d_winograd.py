@@ -1,4 +1,4 @@
-"""The Winograd template: every edge of its tiles, threads, epilogues; within the derived bound."""
+"""The Winograd template: every edge of its tiles, threads, epilogues, within the derived bound."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_tile_minus_one_tile_tile_plus_one(isa: str) -> None:
 @pytest.mark.parametrize(
     ("extents", "padding"),
     [
-        ((6, 10), (0, 0, 0, 0)),  # no edge at all
+        ((6, 10), (0, 0, 0, 0)),  # no edge
         ((1, 1), ONES),
         ((2, 9), (0, 3, 2, 0)),
-        ((1, 2), (6, 0, 5, 7)),  # tiles that lie outside altogether
+        ((1, 2), (6, 0, 5, 7)),  # tiles entirely outside
     ],
 )
 def test_paddings(extents: tuple[int, int], padding: tuple[int, int, int, int]) -> None:
@@ -92,7 +92,7 @@ def test_random_shapes(data: st.DataObject) -> None:
 
 
 def test_results_do_not_depend_on_blocks_or_threads() -> None:
-    """Every sum has its terms in one order, whoever computes it."""
+    """Every sum has its terms in one order, whichever thread computes it."""
     region = region_of((9, 22), 24, 40, batch=2)
     arrays = scaled_inputs(region)
     plain, _ = outputs(region, arrays, BEST, config_for(region, m_block=36))
@@ -143,7 +143,7 @@ def test_operands_of_every_kind() -> None:
 
 
 def test_a_gate_for_each_sample_and_a_long_epilogue() -> None:
-    """Operands that are no matrix of pixels, and a function of which there is one copy."""
+    """Operands that are no matrix of pixels, and a long function that the code has once."""
     region = region_of(
         (6, 5),
         8,
@@ -172,14 +172,14 @@ def test_results_may_be_bytes() -> None:
     arrays = scaled_inputs(region)
     wanted = expected(region, arrays).astype(int)
     for result in outputs(region, arrays, BEST):
-        # Next to a tie an error of 1e-6 may decide; elsewhere the integers are the same.
+        # Next to a tie an error of 1e-6 may decide; elsewhere integers are equal.
         assert np.abs(result.astype(int) - wanted).max() <= 1
         assert (result != wanted).mean() < 0.01
 
 
 @pytest.mark.parametrize("dilation", [(2, 1), (3, 5), (20, 2)])
 def test_dilation(dilation: tuple[int, int]) -> None:
-    """Every phase is a convolution without dilation of its own pixels; some tiles are empty."""
+    """Every phase is a convolution of its pixels without dilation; some tiles are empty."""
     (down, right), margins = dilation, (dilation[0], 2 * dilation[1], dilation[0] + 1, 0)
     region = region_of((13, 23), 17, 20, margins, dilation=dilation, batch=2)
     arrays = scaled_inputs(region)
@@ -196,7 +196,7 @@ def test_dilation(dilation: tuple[int, int]) -> None:
 
 
 def test_what_lies_outside_is_zero_whatever_is_inside() -> None:
-    """The pixel next to the edge is loaded in place of what is outside, and not used."""
+    """The pixel at the edge is loaded in place of one outside, and not used."""
     region = region_of((4, 12), 16, 16)
     arrays = scaled_inputs(region)
     clean, _ = outputs(region, arrays, BEST)
@@ -207,7 +207,7 @@ def test_what_lies_outside_is_zero_whatever_is_inside() -> None:
 
 
 def test_errors_are_as_large_as_expected() -> None:
-    """`expected_error` is neither exceeded nor far above what is found."""
+    """Errors do not exceed `expected_error`, and it is not far above them."""
     region = region_of((40, 40), 64, 32)
     arrays = scaled_inputs(region)
     wanted = expected(region, arrays)
@@ -229,7 +229,7 @@ def test_unpacking_gives_the_weight() -> None:
         expr = packing(region, config, machine.isa, 1).unpack(x)
         builder.emit_func_output(builder.emit(expr))
     (found,) = run_relax(builder.get(), [array])
-    # G has full rank: its inverse undoes it but for roundings, of which entries below 3 make 20 u.
+    # G has full rank: its inverse restores the weight with roundings, 20 u for entries below 3.
     np.testing.assert_allclose(found, weight, rtol=0, atol=100 * 2.0**-24 * np.abs(weight).max())
 
 

@@ -1,4 +1,4 @@
-"""The estimates that Winograd's configurations and its use are chosen by."""
+"""The estimates that choose Winograd's configurations, and when Winograd is used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def total(region: Region, threads: int = 1, cold: bool = False) -> float:
     [(56, 64, 558), (28, 128, 534), (14, 256, 671), (80, 64, 1171), (40, 96, 621)],
 )
 def test_estimates_are_near_what_was_measured(size: int, channels: int, measured: float) -> None:
-    """Microseconds on the machine that the constants are from."""
+    """Microseconds on the machine from which the constants are."""
     found = total(region_of((size, size), channels, channels)) / 3700
     assert found == pytest.approx(measured, rel=0.05)
 

@@ -1,4 +1,4 @@
-"""Winograd's tiles for kernels whose taps are in a line: every number of taps, any dilation."""
+"""Winograd's tiles for kernels with taps along one line: every number of taps, any dilation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TAPS = sorted(REACHES)
 def line(
     extent: int, taps: int, channels: int = 17, out_channels: int = 20, **options: Any
 ) -> Region:
-    """A convolution along one axis; by default as many results as x has positions, or one fewer."""
+    """A convolution along one axis; by default with as many results as positions, or one fewer."""
     margin = taps // 2 * options.get("dilation", (1,))[0]
     fields = {"padding": (margin, margin), "op": "conv2d_winograd", **options}
     return conv_region((extent,), channels, out_channels, (taps,), **fields)
@@ -61,9 +61,9 @@ def inputs_of(region: Region) -> list[np.ndarray]:
 
 
 def bound(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
-    """What no error exceeds: see `winograd_regions.error_bound`; two transforms have 16 roundings.
+    """A bound for any error (`winograd_regions.error_bound`); two transforms have 16 roundings.
 
-    Every phase of the dilation is a convolution without dilation of its own positions.
+    Every phase of the dilation is a convolution of its own positions without dilation.
     """
     geometry = ConvGeometry.of(region)
     axis = next((at for at, taps in enumerate(geometry.kernel) if taps > 1), 0)
@@ -142,7 +142,7 @@ def test_every_instruction_set(isa: str) -> None:
 
 @pytest.mark.parametrize("step", [2, 3, 7, 30])
 def test_dilation(step: int) -> None:
-    """Some tiles of the last phases have no result at all; the largest step leaves one in each."""
+    """Some tiles of the last phases have no result; with the largest dilation each has one."""
     for taps in (3, 6):
         check(line(23, taps, dilation=(step,)), BEST)
         low, high = (taps - 1) * step, 0

@@ -1,4 +1,4 @@
-"""Winograd's tiles of any number of images: one image after the other, by one kernel."""
+"""Winograd's tiles with a dynamic batch: one kernel computes one image after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tir_schedules.core.template import template_for
 
 
 def region_with_residual() -> Region:
-    """A bias, a residual and a relu behind the convolution."""
+    """A convolution with a bias, a residual and a relu."""
     region = region_of((9, 6), 17, 40, batch=BATCH)
     steps = (EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,)))
     return region.replace(

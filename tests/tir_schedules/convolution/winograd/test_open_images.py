@@ -1,4 +1,4 @@
-"""Winograd's tiles of images of any size: one kernel, right for every width and height."""
+"""Winograd's tiles with dynamic image sizes: one kernel is right for every width and height."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.template import template_for
 
 IMAGE = (0, 1, 2)
-# Of every tail of a register tile: 1 to 70 tiles.
+# All tails of a register tile: 1 to 70 tiles.
 SIZES: list[Sizes] = [
     *((1, n, 1 + 5 * n % 19) for n in range(1, 14)),
     *((1, 4, 4 * tiles) for tiles in (13, 14, 15, 28)),
@@ -55,7 +55,7 @@ def check(
             assert kernel.run(symbols(known), arrays).size == 0
             continue
         wanted = expected(known, arrays)
-        # The epilogue carries errors over as they are, and rounds three times.
+        # The epilogue passes errors on unchanged, and rounds three times.
         limit = bound(known, arrays) + 4 * np.finfo(np.float32).eps * np.abs(wanted)
         for at_end in (True, False):
             error = np.abs(kernel.run(symbols(known), arrays, at_end) - wanted)

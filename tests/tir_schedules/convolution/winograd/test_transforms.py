@@ -1,4 +1,4 @@
-"""Winograd's matrices: that they compute a convolution, exactly in f32, and how errors grow."""
+"""Winograd's matrices compute a convolution, exactly in f32; how errors grow."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tir_schedules.convolution.winograd.algorithm import (
 
 A_T, G, B_T = matrices(3)
 G_INVERSE = SQUARE.g_inverse
-# Root mean square of what errors of the products become, over all results of a tile.
+# Root mean square of the errors that errors of the products cause, over all results of a tile.
 GROWTH = float((A_T**2 @ np.diag((G**2).sum(1) * (B_T**2).sum(1))).sum(1).mean() / SQUARE.taps)
 
 SQUARES = Algorithm((SQUARE, SQUARE), "float64", "float64")
 
 
 def correlated(d: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """4x4 results of 6x6 and 3x3 numbers by the definition."""
+    """4x4 results of 6x6 and 3x3 numbers by definition."""
     return np.array([[(d[i : i + 3, j : j + 3] * g).sum() for j in range(4)] for i in range(4)])
 
 
@@ -34,7 +34,7 @@ def test_the_transforms_compute_a_convolution(seed: int) -> None:
     rng = np.random.default_rng(seed)
     d, g = rng.standard_normal((6, 6)), rng.standard_normal((3, 3))
     found = A_T @ ((G @ g @ G.T) * (B_T @ d @ B_T.T)) @ A_T.T
-    # 36 products in float64, of which errors grow by at most |A| |G| |B| |..| < 5000.
+    # 36 products in float64, whose errors grow by at most |A| |G| |B| |..| < 5000.
     np.testing.assert_allclose(found, correlated(d, g), rtol=0, atol=5000 * 64 * 2.0**-53)
 
 
@@ -53,7 +53,7 @@ def test_the_weight_is_transformed_channel_by_channel_and_back() -> None:
 
 
 def growth(a: np.ndarray, g: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """Measured on random data: what relative errors of the 36 products become, mean and worst."""
+    """Measured on random data: the mean and worst result of relative errors of the 36 products."""
     rng = np.random.default_rng(1)
     d, w = rng.standard_normal((20000, 6, 6)), rng.standard_normal((20000, 3, 3))
     products = (g @ w @ g.T) * (b @ d @ b.T)
@@ -64,7 +64,7 @@ def growth(a: np.ndarray, g: np.ndarray, b: np.ndarray) -> tuple[float, float]:
 
 def test_errors_grow_as_stated_and_less_than_with_the_usual_points() -> None:
     mean, worst = growth(A_T, G, B_T)
-    # Root mean squares of 20000 products with outliers: within some percent.
+    # Root mean squares of 20000 products with outliers: within a few percent.
     assert mean == pytest.approx(GROWTH, rel=0.1) and worst == pytest.approx(WORST_GROWTH, rel=0.1)
     usual_a = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0]])
     usual_a = np.vstack([usual_a, [0, 1, -1, 8, -8, 1]])

@@ -25,7 +25,7 @@ def arrays_of(region: Region, kind: str) -> list[np.ndarray]:
     x, weight = (each.shape for each in region.inputs[:2])
     if kind == "random":
         found = [rng.integers(limits.min, limits.max + 1, x), rng.integers(-128, 128, weight)]
-    elif kind == "alternating":  # the largest transforms: signs as those of B and G
+    elif kind == "alternating":  # signs as in B and G give the largest transforms
         places = np.indices(x)[1:3].sum(axis=0)
         found = [np.where(places % 2, limits.max, limits.min), np.full(weight, -128)]
     else:
