@@ -1,7 +1,7 @@
 """Layers of attention as ONNX models, written the way exporters write them.
 
-Every model takes hidden states "x" [batch, tokens, width]; those with padding take "mask" [batch,
-tokens], too. Each layer is attention, a projection and a residual sum.
+Every model takes hidden states "x" [batch, tokens, width]; models with padding also take "mask"
+[batch, tokens]. Each layer is attention, a projection and a residual sum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model; `groups` heads of q share one of k and v."""
+    """Sizes of a model; `groups` query heads share one head of k and v."""
 
     batch: int = 2
     tokens: int = 21
@@ -31,12 +31,12 @@ class Sizes:
 
     @property
     def width(self) -> int:
-        """Of the hidden states."""
+        """Width of the hidden states."""
         return self.heads * self.head
 
 
 class Writer:
-    """Writes one model; weights are random, of a size that keeps values near 1."""
+    """Writes one model; the random weights have a size that keeps values near 1."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -64,7 +64,7 @@ class Writer:
         return self.g.node("Transpose", x, perm=order)
 
     def projections(self, x: str) -> tuple[str, str, str]:
-        """q, k and v as [batch, heads, tokens, head]."""
+        """Returns q, k and v as [batch, heads, tokens, head]."""
         s = self.sizes
         counts = (s.heads, s.heads // s.groups, s.heads // s.groups)
         q, k, v = (
@@ -74,7 +74,7 @@ class Writer:
         return q, k, v
 
     def layers(self, attend: Callable[[str], str]) -> onnx.ModelProto:
-        """The model; `attend` makes [batch, heads, tokens, head] of the hidden states."""
+        """The model; `attend` turns the hidden states into [batch, heads, tokens, head]."""
         s, g, x = self.sizes, self.g, self.x
         for _ in range(s.layers):
             joined = self.transposed(attend(x), 0, 2, 1, 3)
@@ -84,7 +84,7 @@ class Writer:
         return onnx.shape_inference.infer_shapes(g.model(), strict_mode=True)
 
     def padding(self) -> str:
-        """[batch, 1, 1, tokens]: what is added to the scores of padded keys, and 0."""
+        """Mask [batch, 1, 1, tokens]: a low number for padded keys, 0 for the other keys."""
         s, g = self.sizes, self.g
         present = g.node("Cast", g.input("mask", (s.batch, s.tokens), np.int64), to=1)
         present = g.node("Unsqueeze", present, self.ints(1, 2))
@@ -106,7 +106,7 @@ def bert(sizes: Sizes = Sizes()) -> onnx.ModelProto:
 
 
 def gpt2(sizes: Sizes = Sizes()) -> onnx.ModelProto:
-    """One product for q, k and v, split; a causal condition chooses between score and finfo.min."""
+    """One product for q, k and v, split; a causal condition selects the score or finfo.min."""
     w = Writer(sizes)
     g = w.g
     causal = g.constant(np.tri(sizes.tokens, dtype=bool)[None, None])
@@ -123,7 +123,7 @@ def gpt2(sizes: Sizes = Sizes()) -> onnx.ModelProto:
 
 
 def llama(sizes: Sizes = Sizes(groups=2)) -> onnx.ModelProto:
-    """Rotary positions, heads of k and v repeated, a causal mask of finfo.min that is added."""
+    """Rotary positions, repeated heads of k and v, and an additive causal mask of finfo.min."""
     w, half = Writer(sizes), sizes.head // 2
     g = w.g
     angles = np.outer(np.arange(sizes.tokens), 100.0 ** -(np.arange(half) / half))
@@ -156,7 +156,7 @@ def llama(sizes: Sizes = Sizes(groups=2)) -> onnx.ModelProto:
 
 
 def vit(sizes: Sizes = Sizes()) -> onnx.ModelProto:
-    """No mask; the square root of the scale on q, and on the transposed k."""
+    """No mask; q and the transposed k are each multiplied by the square root of the scale."""
     w = Writer(sizes)
     g, root = w.g, sizes.head**-0.25
 
@@ -170,7 +170,7 @@ def vit(sizes: Sizes = Sizes()) -> onnx.ModelProto:
 
 
 def t5(sizes: Sizes = Sizes()) -> onnx.ModelProto:
-    """No scale; a bias for each head and pair of positions, to which the padding is added."""
+    """No scale; a bias for each head and pair of positions, which includes the padding mask."""
     w = Writer(sizes)
     g = w.g
     positions = w.rng.normal(0, 1, (1, sizes.heads, sizes.tokens, sizes.tokens))
@@ -194,7 +194,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[np.generic]]:
-    """Normal hidden states; the last sentence is a third shorter."""
+    """Random normal hidden states; the last sentence is a third shorter than the others."""
     rng = np.random.default_rng(seed)
     result: dict[str, NDArray[np.generic]] = {}
     for item in model.graph.input:

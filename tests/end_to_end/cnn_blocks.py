@@ -1,4 +1,4 @@
-"""Building blocks of well-known CNNs as small ONNX models, float or with conversions (QDQ)."""
+"""Building blocks of well-known CNNs as small ONNX models, float or quantised (QDQ)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ STEP = 2.0**-5
 
 @dataclass(frozen=True)
 class Image:
-    """A value in channels first: its name, how many channels it has."""
+    """A value with channels first: its name and its number of channels."""
 
     name: str
     channels: int
 
 
 class Net:
-    """Writes layers whose results all have a variance of about one, so that errors do not grow.
+    """Writes layers whose results have a variance of about one, so that errors do not grow.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Net:
     Attributes
     ----------
     layers : int
-        Layers with weights so far.
+        Number of layers with weights so far.
     depth : int
-        Terms of the longest sum among them.
+        Number of terms of the longest sum in these layers.
     """
 
     def __init__(self, batch: int, quantized: bool = False) -> None:
@@ -56,7 +56,7 @@ class Net:
         self.g.output(image.name, (self.batch, image.channels, height, width))
 
     def rounded(self, image: Image) -> Image:
-        """The value as it is after 8 bits, if this network has them."""
+        """The value quantised to 8 bits and dequantised, if the network is quantised."""
         if not self.quantized:
             return image
         form = (self.g.constant(STEP, np.float32), self.g.constant(128, np.uint8))
@@ -64,7 +64,7 @@ class Net:
         return Image(self.g.node("DequantizeLinear", integers, *form), image.channels)
 
     def weight(self, *shape: int, outputs: int = 0) -> str:
-        """Numbers that keep the variance of a sum over the input channels and the kernel."""
+        """Random weights that keep the variance of a sum over input channels and kernel taps."""
         w = self.rng.standard_normal(shape)
         terms = w.size // shape[outputs]
         w /= np.sqrt(terms)
@@ -95,7 +95,7 @@ class Net:
         return self.rounded(Image(name, channels))
 
     def op(self, op: str, *images: Image, channels: int = 0, **attributes: Any) -> Image:
-        """An operator without weights."""
+        """Adds an operator without weights."""
         name = self.g.node(op, *(image.name for image in images), **attributes)
         return self.rounded(Image(name, channels or images[0].channels))
 
@@ -106,7 +106,7 @@ class Net:
         return self.g.node("Reshape", x, self.g.constant([self.batch, *shape], np.int64))
 
     def twice(self, x: Image) -> Image:
-        """Every pixel four times."""
+        """Repeats every pixel in a block of 2 x 2."""
         name = self.g.node(
             "Resize", x.name, "", self.g.constant([1, 1, 2, 2], np.float32), mode="nearest",
             nearest_mode="floor", coordinate_transformation_mode="asymmetric",
@@ -115,7 +115,7 @@ class Net:
 
 
 def residual(net: Net) -> None:
-    """Two ResNet blocks: the second halves the image, with a strided 1x1 beside it."""
+    """Two ResNet blocks; the second halves the image and has a strided 1x1 shortcut."""
     x = net.conv(net.input(3, 12, 14), 16, 3, "Relu")
     y = net.conv(net.conv(x, 16, 3, "Relu"), 16, 3)
     x = net.op("Relu", net.op("Add", y, x))
@@ -125,7 +125,7 @@ def residual(net: Net) -> None:
 
 
 def squeeze_and_excite(net: Net) -> None:
-    """A MobileNetV3 block: depthwise, gate from the mean of all pixels, hard activations."""
+    """A MobileNetV3 block: depthwise convolution, gate from the global mean, hard activations."""
     x = net.input(16, 9, 8)
     y = net.conv(x, 40, 1, "HardSwish")
     y = net.conv(y, 40, 5, "HardSwish", group=40)
@@ -135,7 +135,7 @@ def squeeze_and_excite(net: Net) -> None:
 
 
 def fire(net: Net) -> None:
-    """A SqueezeNet module: 1x1 and 3x3 side by side into one tensor, then a pool."""
+    """A SqueezeNet module: 1x1 and 3x3 convolutions concatenated, then a pool."""
     x = net.conv(net.input(20, 9, 11), 8, 1, "Relu")
     x = net.concat(net.conv(x, 16, 1, "Relu"), net.conv(x, 24, 3, "Relu"))
     net.output(net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2]), 4, 5)
@@ -151,7 +151,7 @@ def shuffle(net: Net) -> None:
 
 
 def pyramid(net: Net) -> None:
-    """An FPN neck: the small image, enlarged, is added to the large one and joined with it."""
+    """An FPN neck: the small image is upsampled, added to the large one and joined with it."""
     large = net.conv(net.input(8, 10, 12), 16, 3, "Relu")
     small = net.conv(large, 24, 3, "Relu", strides=[2, 2])
     side, top = net.conv(large, 16, 1), net.conv(small, 16, 1)
@@ -161,7 +161,7 @@ def pyramid(net: Net) -> None:
 
 
 def enlarging(net: Net) -> None:
-    """A head of transposed convolutions, as in a text detector: one map four times as large."""
+    """Transposed convolutions as in a text detector: they make one map four times as large."""
     x = net.conv(net.input(16, 5, 6), 16, 3, "Relu")
     for channels in (16, 1):
         w = net.weight(x.channels, channels, 2, 2, outputs=1)
@@ -178,7 +178,7 @@ def plain(net: Net) -> None:
 
 
 def equal_blocks(net: Net) -> None:
-    """Four inverted bottlenecks that differ in their weights alone."""
+    """Four inverted bottlenecks that differ only in their weights."""
     x = net.input(16, 8, 8)
     for _ in range(4):
         y = net.conv(net.conv(x, 32, 1, "Relu"), 32, 3, "Relu", group=32)
@@ -189,7 +189,7 @@ def equal_blocks(net: Net) -> None:
 def made(
     block: Callable[[Net], None], batch: int = 1, quantized: bool = False
 ) -> tuple[Net, onnx.ModelProto]:
-    """A block as a model, and what its writer counted."""
+    """A block as an ONNX model, and the writer with its counts."""
     net = Net(batch, quantized)
     block(net)
     return net, net.g.model()

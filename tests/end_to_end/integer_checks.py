@@ -1,4 +1,4 @@
-"""Runs a quantised model through the public face; compares it bit by bit with the reference."""
+"""Runs a quantised model through the public API and compares it bit by bit with the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stand_ins import isas_run, running
 
 Feeds = Mapping[str, NDArray[Any]]
 
-# Instruction sets with int8 kernels of their own, and targets for them; the first is this machine.
+# Instruction sets that have their own int8 kernels, and a target for each; the first is this CPU.
 TARGETS = {
     "host": None,
     "avx512_vnni": "tvm_hybrid/clx",
@@ -29,7 +29,7 @@ TARGETS = {
 
 
 def session_for(model: onnx.ModelProto, target: str) -> tvm_hybrid.InferenceSession:
-    """A model for a key of `TARGETS`, made to run here."""
+    """Compiles a model for a key of `TARGETS`, adapted to run on this CPU."""
     source = model.SerializeToString()
     with ExitStack() as stack:
         if target != "host":
@@ -39,7 +39,7 @@ def session_for(model: onnx.ModelProto, target: str) -> tvm_hybrid.InferenceSess
 
 
 def random_models(count: int) -> settings:
-    """So many models. A failing one is reported as it is, for each costs a compilation."""
+    """Draws `count` models; a failing one is not shrunk, because each attempt would compile."""
     return examples(
         count,
         phases=(Phase.explicit, Phase.reuse, Phase.generate),
@@ -48,14 +48,14 @@ def random_models(count: int) -> settings:
 
 
 def products_on_integer_kernels(session: tvm_hybrid.InferenceSession) -> int:
-    """How many of a model's matrix products run on int8 microkernels, alone or merged."""
+    """Counts the matrix products that run on int8 microkernels, alone or merged."""
     found = 0
     for decision in session.explain().taken:
-        if re.search("[us]8[us]8s32", decision.kernel):  # tiles multiply either sign
+        if re.search("[us]8[us]8s32", decision.kernel):  # AMX takes both signs
             factors = re.findall(r"matmul\(([^)]*)\)", decision.workload)
             found += sum("int8[" in each for each in factors)
         merged = re.match(r"(\d+) products of one tensor become one", decision.reason)
-        if merged:  # projections of integers, as every product of these models
+        if merged:  # merged projections; in these models all of them are integer products
             found += int(merged[1]) - 1
     return found
 
@@ -63,7 +63,7 @@ def products_on_integer_kernels(session: tvm_hybrid.InferenceSession) -> int:
 def open_session(
     model: onnx.ModelProto, products: int, target: str = "host"
 ) -> tvm_hybrid.InferenceSession:
-    """The compiled model, after a look at what was made of its matrix products.
+    """Compiles the model and checks that every matrix product has an integer kernel.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def open_session(
 def check(
     model: onnx.ModelProto, cases: Sequence[Feeds], products: int, target: str = "host"
 ) -> None:
-    """Compiles once, runs every case, and wants the bits of the reference each time."""
+    """Compiles once, runs every case, and requires the reference's bits in each result."""
     session = open_session(model, products, target)
     for number, feeds in enumerate(cases):
         results = session.run(None, feeds)
@@ -96,7 +96,7 @@ def check(
 
 
 def difference(what: str, got: NDArray[Any], wanted: NDArray[Any]) -> str:
-    """How many elements differ, and the first of them."""
+    """Describes how many elements differ, and the first difference."""
     places = np.argwhere(~np.isclose(got, wanted, rtol=0, atol=0, equal_nan=True))
     if not len(places):
         return f"{what}: NaN on both sides"

@@ -1,4 +1,4 @@
-"""Inputs at which quantised arithmetic goes wrong if it can: limits, ties, saturation."""
+"""Inputs at which quantised arithmetic is most likely wrong: limits, ties, saturation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = Sequence[int]
 def byte_arrays(
     rng: np.random.Generator, dtype: Any, shape: Shape, number: int
 ) -> list[NDArray[Any]]:
-    """8-bit arrays: every limit alone and mixed, one value different, narrow and full ranges."""
+    """8-bit arrays: each limit alone and mixed, one different value, narrow and full ranges."""
     limits = np.iinfo(dtype)
 
     def draw(low: int, high: int) -> NDArray[Any]:
@@ -40,9 +40,9 @@ def byte_arrays(
 def real_arrays(
     rng: np.random.Generator, shape: Shape, number: int, scale: float
 ) -> list[NDArray[np.float32]]:
-    """float32 arrays to be quantised with a scale: at ties of x / scale, beside them, far outside.
+    """float32 arrays to quantise with a scale: ties of x / scale, their neighbours, far values.
 
-    Infinities are among them, NaN is not: the operators say nothing about it.
+    Infinities occur; NaN does not, because the operators do not define its result.
     """
     step = np.float32(scale)
 
@@ -66,7 +66,7 @@ def real_arrays(
 
 
 def range_arrays(rng: np.random.Generator, shape: Shape, number: int) -> list[NDArray[np.float32]]:
-    """float32 arrays whose range is to be found: zeros, constants, one sign, outliers, ties."""
+    """float32 arrays for a dynamic range: zeros, constants, one sign, outliers, ties."""
 
     def normal() -> NDArray[np.float32]:
         spread = 10.0 ** rng.uniform(-6, 6)
@@ -78,7 +78,7 @@ def range_arrays(rng: np.random.Generator, shape: Shape, number: int) -> list[ND
         return values
 
     def ties() -> NDArray[np.float32]:
-        """Halves in a range of 255, so that the scale is 1."""
+        """Multiples of 1/2 in a range of 255, so that the scale is 1."""
         values = rng.integers(-200, 310, shape).astype(np.float32) / np.float32(2)
         if values.size > 1:
             values.reshape(-1)[:2] = -100, 155

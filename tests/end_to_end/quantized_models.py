@@ -1,4 +1,4 @@
-"""Quantised models, as onnxruntime.quantization makes them of float ones."""
+"""Quantised models that onnxruntime.quantization makes from float models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCTS = ("MatMul", "Gemm", "Gather")
 
 
 class _Samples(quantization.CalibrationDataReader):
-    """Inputs to calibrate with."""
+    """Calibration inputs, in the form that the quantiser reads."""
 
     def __init__(self, feeds: Sequence[Feeds]) -> None:
         self._feeds = iter(feeds)
@@ -39,22 +39,22 @@ def static(
     kinds: Sequence[str] | None = PRODUCTS,
     **options: Any,
 ) -> onnx.ModelProto:
-    """Static quantisation.
+    """Quantises a model statically with ONNX Runtime's quantiser.
 
     Parameters
     ----------
     model : onnx.ModelProto
         A float model with known shapes.
     samples : sequence of mapping
-        Inputs to calibrate with.
+        Calibration inputs.
     activation, weight : {"u8", "s8"}
-        Types.
+        Types of activations and weights.
     per_channel : bool
-        Whether each column of a weight has a scale of its own.
+        Whether each column of a weight has its own scale.
     operators : bool
         Whether to write QOperator form instead of QDQ.
     kinds : sequence of str or None
-        The operators to quantise; None for all that the quantiser can.
+        The operators to quantise; None for all that the quantiser supports.
     **options
         extra_options of the quantiser.
     """
@@ -77,7 +77,7 @@ def static(
 def dynamic(
     model: onnx.ModelProto, weight: str = "s8", *, per_channel: bool = True, **options: Any
 ) -> onnx.ModelProto:
-    """Dynamic quantisation: the ranges of activations are found as the model runs."""
+    """Dynamic quantisation: the ranges of activations are computed at run time."""
     return _written(
         model,
         lambda source, path: quantization.quantize_dynamic(
@@ -87,9 +87,9 @@ def dynamic(
 
 
 def _written(model: onnx.ModelProto, write: Callable[[Path, Path], None]) -> onnx.ModelProto:
-    """The model that a function makes of a file in another; its advice is not shown.
+    """Runs a quantiser from file to file without showing its advice; returns the new model.
 
-    The quantiser would change a model that it is given in memory.
+    Files are used because the quantiser changes a model that it gets in memory.
     """
     logger = logging.getLogger()
     level = logger.level
@@ -105,7 +105,7 @@ def _written(model: onnx.ModelProto, write: Callable[[Path, Path], None]) -> onn
 
 
 def integer_products(model: onnx.ModelProto) -> int:
-    """How many matrix products of a model have two quantised operands."""
+    """Counts the matrix products with two quantised operands."""
     producer = {name: node for node in model.graph.node for name in node.output}
 
     def is_dequantized(name: str) -> bool:

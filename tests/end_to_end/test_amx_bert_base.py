@@ -1,4 +1,4 @@
-"""What `explain` says of BERT-base for AMX: products on tiles, or why not. Nothing is run.
+"""What `explain` says about BERT-base for AMX: products on tiles, or why not. Nothing is run.
 
 One of its twelve layers, which are alike, and the pooler, a product of one row.
 """
@@ -25,7 +25,7 @@ FORMS = ("qdq", "dynamic", "bf16")
 
 @functools.cache
 def float_model() -> onnx.ModelProto:
-    """ids and mask -> what the pooler makes of the first token."""
+    """ids and mask -> the pooler's result for the first token."""
     model = transformers.bert(SIZES)
     graph = model.graph
     weight = np.random.default_rng(1).normal(0, SIZES.width**-0.5, (SIZES.width,) * 2)
@@ -49,7 +49,7 @@ def float_model() -> onnx.ModelProto:
 
 
 def products(form: str, target: str) -> list[Decision]:
-    """The decisions about matrix products, in the order of the model."""
+    """Decisions about matrix products, in the model's order."""
     model, precision = float_model(), "auto"
     if form == "qdq":
         model = static(model, [transformers.feeds(model, 0)])
@@ -73,7 +73,7 @@ def test_what_is_large_is_on_tiles_and_the_rest_says_why(form: str) -> None:
     attentions = [decision for decision in layer if decision.op.startswith("attention")]
     assert len(attentions) == 1
     for decision in layer:
-        if decision in attentions and form == "dynamic":  # activations by activations stay f32
+        if decision in attentions and form == "dynamic":  # products of two activations stay f32
             assert "amx" not in decision.kernel
             assert decision.on_vectors.endswith("not float32")
         else:
@@ -85,11 +85,11 @@ def test_what_is_large_is_on_tiles_and_the_rest_says_why(form: str) -> None:
 
 @pytest.mark.slow
 def test_graniterapids_chooses_alike() -> None:
-    """All but the pooler, one row: an estimated 12.4 us on vectors, 11.8 and 11.0 on tiles."""
+    """Estimates for the pooler, one row: 12.4 us on vectors, 11.8 and 11.0 on tiles."""
     found = [
         products("bf16", f"tvm_hybrid/{cpu}")[:-1] for cpu in ("sapphirerapids", "graniterapids")
     ]
-    # One chain or two of the same products: that is estimated, too.
+    # Whether the products form one chain or two is an estimate, too.
     members = [re.split(r" \(|, |\)", ", ".join(each.op for each in layer)) for layer in found]
     assert "matmul + add + gelu + cast" in members[0]
     joined = [[each for each in names if each and "mlp_chain" not in each] for names in members]

@@ -1,6 +1,6 @@
 """Whole models on AMX tiles: int8 with the bits of VNNI, bf16 within the bound of its roundings.
 
-Where there is no AMX the emulator executes the tile instructions, and counts them.
+Without AMX, the emulator executes the tile instructions and counts them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VECTORS = "tvm_hybrid/cooperlake"  # VNNI and BF16, no AMX
 BERT = transformers.Sizes(tokens=32, width=128, heads=2, inner=256, layers=2)
 SIZES = {"bert": BERT, "llama": replace(BERT, layers=1)}
 MODELS = {"bert": transformers.bert, "llama": transformers.llama}
-# Products with constant weights, of a layer.
+# Number of products with constant weights in one layer.
 WEIGHTED = {"bert": 6, "llama": 7}
 SAMPLES = 4
 
@@ -50,7 +50,7 @@ def float_model(name: str) -> onnx.ModelProto:
 
 @functools.cache
 def quantized_model(name: str, form: str) -> onnx.ModelProto:
-    """In QDQ form, types of activations and weights as the form says; or dynamic."""
+    """A model in QDQ form with the types that `form` names, or dynamically quantised."""
     model = float_model(name)
     if form.startswith("dynamic"):
         return dynamic(model, form.removeprefix("dynamic_"))
@@ -68,12 +68,12 @@ def opened(
 
 @functools.cache
 def on_tiles(name: str, form: str) -> tvm_hybrid.InferenceSession:
-    """A quantised model on two threads."""
+    """A session of a quantised model on two threads."""
     return opened(quantized_model(name, form), SPR)
 
 
 def run(session: tvm_hybrid.InferenceSession, feeds: Feeds, product: str = "") -> NDArray[Any]:
-    """The first output; `product` begins the names of the instructions that must have run."""
+    """The first output; instructions whose names begin with `product` must have run."""
     emulator.reset()
     result = session.run(None, dict(feeds))[0]
     emulator.check()
@@ -86,12 +86,12 @@ def run(session: tvm_hybrid.InferenceSession, feeds: Feeds, product: str = "") -
 
 
 def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> NDArray[Any]:
-    """What ONNX Runtime computes node by node."""
+    """ONNX Runtime's result, computed node by node."""
     return literal_session(model).run(None, dict(feeds))[0]
 
 
 def require_reasons(session: tvm_hybrid.InferenceSession) -> int:
-    """How many kernels use tiles; every product on vectors must say why."""
+    """Counts the kernels that use tiles; every product on vectors must give a reason."""
     decisions = [each for each in session.explain().taken if re.search("matmul|conv", each.op)]
     for decision in decisions:
         parts = len(re.findall("matmul|conv", decision.op))
@@ -108,14 +108,14 @@ FORMS = [
     pytest.param("llama", "qdq_s8_s8", marks=pytest.mark.slow),
     ("llama", "dynamic_u8"),
 ]
-# The same code on both, but for what LLVM makes of what is between tiles.
+# Both programs have equal code, except what LLVM makes of the code between tile instructions.
 CPUS = [SPR, pytest.param(GNR, marks=pytest.mark.slow)]
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_integer_transformers_have_the_bits_of_vnni(name: str, form: str) -> None:
-    """Sums of integers are exact in any order, and what is between is computed alike."""
+    """Integer sums are exact in any order, and all other operations are computed alike."""
     model = quantized_model(name, form)
     products = WEIGHTED[name] * SIZES[name].layers
     assert integer_products(model) >= products
@@ -131,7 +131,7 @@ def test_integer_transformers_have_the_bits_of_vnni(name: str, form: str) -> Non
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["bert", pytest.param("llama", marks=pytest.mark.slow)])
 def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> None:
-    """Rounded operands give the bound; instructions with other orders of sums cannot be nearer."""
+    """Rounding the operands gives the bound; instructions with other orders reach it, too."""
     model = float_model(name)
     session = opened(model, SPR, precision="bf16")
     assert require_reasons(session) >= 2 * SIZES[name].layers
@@ -143,14 +143,14 @@ def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> Non
     vectors = run(opened(model, VECTORS, precision="bf16"), feeds)
     moved = distance(vectors, exact).max_rel
     assert 2.0**-12 < distance(narrow, exact).max_rel < min(bound, 2 * moved)
-    # Sums of other orders differ in their last bits, which roundings to bfloat16 make 2**-8 of
-    # some value in the middle; no more than what rounding all operands does.
+    # Sums in another order differ in their last bits. Roundings to bfloat16 turn that into 2**-8 of
+    # some intermediate value, which is no more than rounding all operands does.
     assert distance(narrow, vectors).max_rel <= moved
 
 
 @pytest.mark.slow
 def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
-    """By two threads as by one; the library asks for permission itself."""
+    """Equal bits on two threads and one; the library requests AMX permission itself."""
     session = on_tiles("bert", "qdq_u8_s8")
     feeds = transformers.feeds(float_model("bert"), SAMPLES)
     loaded = tvm_hybrid.InferenceSession(session.executable.export(tmp_path / "model.so"))
@@ -163,7 +163,7 @@ def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_an_exported_model_runs_on_the_runtime_alone(tmp_path: Path) -> None:
-    """On two threads in a process that has nothing of ours."""
+    """An exported model runs on two threads in a process without our packages."""
     session = on_tiles("llama", "qdq_s8_s8")
     feeds = transformers.feeds(float_model("llama"), SAMPLES)
     library = session.executable.export(tmp_path / "model.so")
@@ -173,7 +173,7 @@ def test_an_exported_model_runs_on_the_runtime_alone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), run(session, feeds, "tdpb"))
 
 
-MAGIKA = (1, 2048)  # files, bytes of each
+MAGIKA = (1, 2048)  # number of files, bytes of each
 
 
 @functools.cache
@@ -190,7 +190,7 @@ def content(seed: int) -> Feeds:
 
 @functools.cache
 def magika_on_vectors() -> NDArray[Any]:
-    """What the quantised model says by VNNI."""
+    """The quantised model's result with VNNI."""
     return run(opened(magika(True), VECTORS, shapes={"bytes": MAGIKA}), content(0))
 
 

@@ -1,4 +1,4 @@
-"""Attention as exporters write it becomes one kernel a layer; its results are ONNX Runtime's."""
+"""Attention as exporters write it becomes one kernel a layer with ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def attentions(session: tvm_hybrid.InferenceSession) -> list[str]:
 
 
 def one_a_layer(session: tvm_hybrid.InferenceSession) -> list[str]:
-    """Their workloads, after a look whether anything of an attention was left outside."""
+    """Attention workloads; checks that no operator of attention remains outside."""
     found = attentions(session)
     assert len(found) == Sizes().layers, str(session.explain())
     left = [d for d in session.explain() if "softmax" in d.op and "attention" not in d.workload]
@@ -39,14 +39,14 @@ def one_a_layer(session: tvm_hybrid.InferenceSession) -> list[str]:
 
 
 def distance(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Root of the mean square of the differences."""
+    """Root mean square of the differences."""
     return float(np.sqrt(np.mean(np.square(a.astype(np.float64) - b))))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", MODELS)
 def test_one_kernel_a_layer(name: str) -> None:
-    """Within f32 rounding of ONNX Runtime.
+    """One attention kernel for each layer, within f32 rounding of ONNX Runtime.
 
     Two layers of three products in a row, of 64 terms at most 8 times as large as their sum: each
     is off by 64 * 8 * 2^-24 = 3e-5 of values about 1 at most, on both sides; residual sums add
@@ -66,7 +66,7 @@ def test_one_kernel_a_layer(name: str) -> None:
 
 
 def test_bfloat16() -> None:
-    """As near to f32 as rounding leaves it: 2^-8 of each of six products of two layers."""
+    """Results are within bfloat16 rounding of f32: 2^-8 for each of six products in two layers."""
     model = bert()
     session = tvm_hybrid.InferenceSession(
         model.SerializeToString(), num_threads=1, precision="bf16"
@@ -81,7 +81,7 @@ def test_bfloat16() -> None:
 
 @pytest.mark.parametrize("kinds", [("MatMul",), None], ids=["products", "everything"])
 def test_quantized(kinds: tuple[str, ...] | None) -> None:
-    """As near to what ONNX Runtime computes node by node as steps at ties leave it.
+    """Results match ONNX Runtime node by node, except for quantisation steps at ties.
 
     Rounding differently near a tie gives neighbouring integers (see test_transformers); the
     distance allowed is half of what quantising itself changes.
@@ -98,7 +98,7 @@ def test_quantized(kinds: tuple[str, ...] | None) -> None:
 
 
 def test_two_threads_and_an_exported_library(tmp_path: Path) -> None:
-    """The same kernels, shared and from a file."""
+    """Two threads and an exported library use the kernels of the session on one thread."""
     model = MODELS["llama"]()
     inputs = feeds(model)
     session = tvm_hybrid.InferenceSession(model.SerializeToString(), num_threads=2)
@@ -111,7 +111,7 @@ def test_two_threads_and_an_exported_library(tmp_path: Path) -> None:
 
 
 def test_fine_fusion_leaves_three_kernels_a_layer() -> None:
-    """The level "fine" merges nothing; what it computes is the same."""
+    """Level "fine" merges nothing and gives equal results within rounding."""
     model = bert()
     inputs = feeds(model)
     session = tvm_hybrid.InferenceSession(model.SerializeToString(), num_threads=1, fusion="fine")

@@ -1,4 +1,4 @@
-"""What is read backwards through a reshape, a tile or a repetition; TVM's own index arithmetic
+"""Reads backwards through a reshape, a tile or a repetition; TVM's own index arithmetic
 reads the wrong elements."""
 
 from __future__ import annotations

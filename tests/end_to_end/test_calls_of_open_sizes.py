@@ -1,4 +1,4 @@
-"""A program for any sizes calls about as many kernels as one for known sizes."""
+"""A program for dynamic sizes calls about as many kernels as one for static sizes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SLOW = (
 
 
 def calls(model: Model) -> int:
-    """How many kernels one run of a model's program calls, counted where they are called."""
+    """Number of kernel calls in one run of a model's program."""
     imported = import_onnx(model.proto, keep_open=True)
     with running.made_for(MACHINE.isa.name):
         lowered = lower_module(imported.mod, PipelineOptions(TARGET))
@@ -68,7 +68,7 @@ def calls(model: Model) -> int:
     [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MODELS],
 )
 def test_open_sizes_take_no_more_calls(name: str) -> None:
-    """Beside batches of two: with one sample some permutations move nothing."""
+    """Measured with batches of two: with one sample some permutations move nothing."""
     known = build(name, OTHER_BATCH if has_relative(name, OTHER_BATCH) else "")
     assert not known.sizes
     assert calls(build(f"{name}_dynamic")) <= MOST * calls(known)

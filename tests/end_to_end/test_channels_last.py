@@ -1,4 +1,4 @@
-"""A small network in channels first runs channels last, and gives what TVM alone gives."""
+"""A small network with channels first runs channels last and gives TVM's results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bind(x: relax.Expr) -> relax.Expr:
 
 
 def layer(x: relax.Expr, *shape: int, **attrs: Any) -> relax.Expr:
-    """Convolution, bias and a clipped activation, all of about the same size."""
+    """Convolution, bias and a clipped activation, all of similar magnitude."""
     fan_in = np.sqrt(np.prod(shape[1:]))
     weight = relax.const((constant(*shape).value.numpy() / fan_in).astype(np.float32))
     y = bind(op.add(bind(op.nn.conv2d(x, weight, **attrs)), constant(1, shape[0], 1, 1, seed=1)))

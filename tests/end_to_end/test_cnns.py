@@ -1,4 +1,4 @@
-"""Blocks of CNNs from ONNX to results: against ONNX Runtime, and on which kernels they run."""
+"""CNN blocks from ONNX to results: compared with ONNX Runtime, and which kernels run them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.turns
 
 Block = Callable[[Net], None]
 
-# Products of each block (a pointwise convolution is a matmul), what is left to generic kernels at
-# most, and how many reorders there are: one in front, one behind where the last image has more than
-# one channel.
+# Products of each block (a pointwise convolution is a matmul), how many operators are fallbacks at
+# most, and the number of reorders: one in front, and one behind if the last image has several
+# channels.
 BLOCKS: dict[Block, tuple[dict[str, int], set[str], int]] = {
     cnn_blocks.residual: ({"conv2d": 6}, set(), 2),
     cnn_blocks.squeeze_and_excite: (
@@ -33,14 +33,14 @@ BLOCKS: dict[Block, tuple[dict[str, int], set[str], int]] = {
     ),
     cnn_blocks.fire: ({"matmul": 2, "conv2d": 1}, {"max_pool2d"}, 2),
     cnn_blocks.shuffle: ({"conv2d": 2, "depthwise_conv2d": 1}, set(), 2),
-    # Turning what is enlarged and the other part, before they are joined, moves the fewest bytes.
+    # Transposing the enlarged image and the other part before the join moves the fewest bytes.
     cnn_blocks.pyramid: ({"conv2d": 4, "matmul": 2}, {"resize2d"}, 3),
     cnn_blocks.enlarging: ({"conv2d": 1, "matmul": 2}, set(), 2),
 }  # fmt: skip
 
 
 def by_onnxruntime(model: onnx.ModelProto, x: NDArray[Any]) -> NDArray[Any]:
-    """What ONNX Runtime computes, operator by operator as the model has them."""
+    """ONNX Runtime's result, operator by operator without optimisation."""
     return np.asarray(literal_session(model).run(None, {"x": x})[0])
 
 
@@ -52,7 +52,7 @@ def images(model: onnx.ModelProto) -> NDArray[np.float32]:
 def results(
     model: onnx.ModelProto, **options: Any
 ) -> tuple[tvm_hybrid.InferenceSession, NDArray[Any], NDArray[Any]]:
-    """The session, its result, and that of ONNX Runtime."""
+    """The session, its result, and ONNX Runtime's result."""
     session = tvm_hybrid.InferenceSession(model.SerializeToString(), **options)
     x = images(model)
     (got,), wanted = session.run(None, {"x": x}), by_onnxruntime(model, x)
@@ -61,13 +61,13 @@ def results(
 
 
 def products(session: tvm_hybrid.InferenceSession) -> Counter[str]:
-    """How many products of each kind templates compute, alone or in merged regions."""
+    """Counts the products of each kind that templates compute, alone or in merged regions."""
     ops = " ".join(decision.op for decision in session.explain().taken)
     return Counter(re.findall(r"\b(?:\w*conv2d\w*|\w*matmul)\b", ops))
 
 
 def left(session: tvm_hybrid.InferenceSession) -> Counter[str]:
-    """How often each operator is left to generic kernels."""
+    """Counts the fallbacks of each operator."""
     return Counter(decision.op for decision in session.explain().left)
 
 
@@ -82,8 +82,8 @@ def test_f32(block: Block, batch: int, threads: int) -> None:
     wanted_products, allowed, reorders = BLOCKS[block]
     net, model = made(block, batch)
     session, got, wanted = results(model, num_threads=threads, fast_math="off")
-    # A sum of K terms rounds K times by at most 2**-24 of itself, in either direction: sqrt(K) as
-    # much, on both sides, for each layer; 3 deviations. The epilogues add four roundings.
+    # A sum of K terms rounds K times by at most 2**-24 of itself, in either direction: sqrt(K)
+    # times that, in both programs, for each layer; 3 deviations. The epilogues add four roundings.
     bound = 2 * 3 * net.layers * np.sqrt(net.depth + 4) * 2.0**-24
     assert np.abs(got - wanted).max() <= bound * rms(wanted)
     assert products(session) == wanted_products, str(session.explain())
@@ -117,8 +117,8 @@ def test_bf16(block: Block) -> None:
 def test_int8(block: Block) -> None:
     _, model = made(block, quantized=True)
     session, got, wanted = results(model, num_threads=1)
-    # Sums of integers are exact here and rounded there, by less than 1e-5 of a step: a value so
-    # near to a tie may become its neighbour, and hardly any is.
+    # Integer sums are exact here and rounded in ONNX Runtime, by less than 1e-5 of a step. A value
+    # that near to a tie may become its neighbour, which is rare.
     assert np.abs(got - wanted).max() <= STEP
     assert (got != wanted).mean() < 0.01
     assert products(session) == BLOCKS[block][0], str(session.explain())
@@ -131,7 +131,7 @@ def test_winograd() -> None:
     net, model = made(cnn_blocks.plain)
     session, got, wanted = results(model, num_threads=1)
     assert products(session) == {"conv2d_winograd": 2}, str(session.explain())
-    # Its stated error, for each layer.
+    # The stated error of Winograd, for each layer.
     assert np.abs(got - wanted).max() <= 5e-5 * net.layers * rms(wanted)
 
 

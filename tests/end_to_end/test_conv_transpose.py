@@ -1,4 +1,4 @@
-"""Transposed convolutions through the whole compiler: against ONNX Runtime; integers exactly."""
+"""Transposed convolutions through the whole compiler: near ONNX Runtime; integers exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tvm_hybrid
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
-# Weight [IC, OC / groups, KH, KW]: products, single phases, groups, depthwise, a cut at each end.
+# Weight [IC, OC / groups, KH, KW]: products, single phases, groups, depthwise, cropped at each end.
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((16, 24, 2, 2), {"strides": [2, 2]}),
     ((16, 17, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
@@ -67,7 +67,7 @@ def test_f32(threads: int) -> None:
 
 
 def scattered(x: NDArray, w: NDArray, stride: int, pad: int) -> NDArray:
-    """The operator by its definition, in integers: every product goes where it belongs."""
+    """The operator by its definition, in integers: adds every product to its output element."""
     (rows, columns), (own, kernel) = x.shape[2:], w.shape[1:3]
     high, wide = ((n - 1) * stride + kernel for n in (rows, columns))
     y = np.zeros((1, own, high, wide), np.int64)
@@ -81,7 +81,7 @@ def scattered(x: NDArray, w: NDArray, stride: int, pad: int) -> NDArray:
 
 @pytest.mark.parametrize(("kernel", "pad"), [(2, 0), (4, 1)])
 def test_integers(kernel: int, pad: int) -> None:
-    """One sum of integers with its bias, scaled once: see `integer_product`."""
+    """An integer sum with its bias, scaled once: see `integer_product`."""
     rng = np.random.default_rng(kernel)
     sx, sy = np.float32(0.02), np.float32(0.05)
     sw = rng.uniform(0.001, 0.01, 24).astype(np.float32)

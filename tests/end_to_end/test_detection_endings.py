@@ -1,4 +1,4 @@
-"""Detectors as exporters end them: convolutions of ours, then sizes that depend on the image.
+"""Endings of exported detectors: our convolutions, then sizes that depend on the image.
 
 Weights and pixels are small integers and powers of two, so that all scores and boxes are exact, and
 the detections equal ONNX Runtime's to the bit.
@@ -22,7 +22,7 @@ SHAPE = (1, 16, SIDE, SIDE)
 
 
 def heads(model: OnnxBuilder) -> tuple[str, str]:
-    """Boxes [1, 64, 4] as corners, and scores [1, 3, 64], from two convolutions."""
+    """Boxes [1, 64, 4] as corners and scores [1, 3, 64], each from a convolution."""
     rng = np.random.default_rng(3)
     image = model.input("image", SHAPE)
     weight = model.constant(rng.integers(-1, 2, (32, 16, 3, 3)), np.float32)
@@ -52,7 +52,7 @@ def heads(model: OnnxBuilder) -> tuple[str, str]:
 
 
 def images() -> list[dict[str, np.ndarray]]:
-    """One without anything on it, and three with more and more."""
+    """One image without objects, and three with an increasing number of objects."""
     arrays = [np.zeros(SHAPE, np.float32)]
     for seed, most in enumerate((1, 2, 4)):
         rng = np.random.default_rng(seed)
@@ -61,9 +61,9 @@ def images() -> list[dict[str, np.ndarray]]:
 
 
 def check(model: OnnxBuilder, tmp_path: Path) -> list[int]:
-    """Asserts ONNX Runtime's detections and our kernels before them; how many there are.
+    """Asserts ONNX Runtime's detections and our kernels before them; returns how many there are.
 
-    One program is for all images; it is exported and loaded between the first and the others.
+    One program runs all images; it is exported and loaded after the first image.
     """
     peer = literal_session(model.model())
     options = {"num_threads": 1, "records": [], "fast_math": "off"}
@@ -91,7 +91,7 @@ def suppressed(model: OnnxBuilder, boxes: str, scores: str) -> str:
 
 
 def yolo() -> OnnxBuilder:
-    """Rows of image, box, class, score, gathered by what NonMaxSuppression selects."""
+    """Rows of image, box, class, score, gathered by the indices of NonMaxSuppression."""
     model = OnnxBuilder()
     boxes, scores = heads(model)
     selected = suppressed(model, boxes, scores)
@@ -108,7 +108,7 @@ def yolo() -> OnnxBuilder:
 
 
 def ssd() -> OnnxBuilder:
-    """The ten best of all classes, by TopK of what NonMaxSuppression selects."""
+    """The ten best detections of all classes: TopK of the boxes that NonMaxSuppression selects."""
     model = OnnxBuilder()
     boxes, scores = heads(model)
     selected = suppressed(model, boxes, scores)
@@ -135,7 +135,7 @@ def ssd() -> OnnxBuilder:
 
 
 def torchvision() -> OnnxBuilder:
-    """Filtered by score, moved apart by class, suppressed, and cut to the first hundred."""
+    """Boxes filtered by score, offset by class, suppressed, and cut to the first hundred."""
     model = OnnxBuilder()
     boxes, scores = heads(model)
     flat = model.node("Reshape", scores, model.constant([-1]))

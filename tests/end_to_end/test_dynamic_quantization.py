@@ -1,4 +1,4 @@
-"""Dynamic quantisation: ranges found at run time; zeros, constants, one sign, ties, outliers."""
+"""Dynamic quantisation: ranges computed at run time; zeros, constants, one sign, ties, outliers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CASES = 40
 
 @dataclass(frozen=True)
 class DynamicLayers:
-    """Linear layers as onnxruntime's quantize_dynamic writes them, side by side on one input.
+    """Parallel linear layers on one input, as onnxruntime's quantize_dynamic writes them.
 
     Attributes
     ----------
     lead, m, k : int
-        Sizes of the input; `lead` is that of a dimension before the rows, 0 for none.
+        Sizes of the input; `lead` is the size of a dimension before the rows, 0 if there is none.
     widths : sequence of int
-        One for each layer.
+        Result columns of each layer.
     w_type : str
         Type of the weights.
     zero_points : bool
@@ -40,11 +40,11 @@ class DynamicLayers:
     per_column : bool
         Whether scales and zero points differ along the columns.
     bias : bool
-        Whether one is added.
+        Whether a bias is added.
     activation : str
         "" or "Relu".
     seed : int
-        Of weights and inputs.
+        Seed of weights and inputs.
     """
 
     lead: int
@@ -59,7 +59,7 @@ class DynamicLayers:
     seed: int
 
     def model_and_cases(self) -> tuple[onnx.ModelProto, list[Feeds]]:
-        """The model and what it is run with."""
+        """The model and the feeds of each case."""
         rng = np.random.default_rng(self.seed)
         g = OnnxBuilder()
         lead = (self.lead,) if self.lead else ()
@@ -111,7 +111,7 @@ def test_dynamic_layers(layers: DynamicLayers, target: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(1,), (7,), (3, 16), (5, 33), (2, 3, 129), (64, 100)])
 def test_the_three_results_alone(shape: tuple[int, ...]) -> None:
-    """DynamicQuantizeLinear by itself: values, scale and zero point."""
+    """DynamicQuantizeLinear alone: values, scale and zero point."""
     rng = np.random.default_rng(prod(shape))
     g = OnnxBuilder()
     y, scale, zero = g.nodes("DynamicQuantizeLinear", 3, g.input("x", shape))

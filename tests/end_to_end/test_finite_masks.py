@@ -1,9 +1,10 @@
-"""A finite number hides no key: masks of numbers against the formula, at every level of fusion.
+"""Finite mask values are added and hide no key: compared with the formula at every fusion level.
 
     softmax(q k^T * scale + mask + mask + ...) v
 
 q and k are small integers and the scale is a power of two: scores are exact. Adding a mask to them
-rounds as the formula in float32 does. Where a mask hides all keys of a row, the largest sums win.
+rounds as the formula in float32 does. If a mask hides all keys of a row, the keys with the largest
+sums win.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ b          chosen by an input of bools, one for each key: the score or -inf
 
 
 class Attentions:
-    """A model of one attention for each of some forms and each order of masks.
+    """A model with one attention for each pair of a form and an order of masks.
 
     Parameters
     ----------
     forms : sequence of (int, float)
-        How many queries, the last ones of `KEYS`, and the number for what is not to be seen.
+        Number of queries (the last ones of `KEYS`), and the mask value for hidden keys.
     orders : sequence of str
-        Of masks.
+        Orders of masks.
     batch : int or str
-        Sequences, or the name of their number.
+        Number of sequences, or the name of a dynamic dimension.
     dtype : type
-        Of all values.
+        Type of all values.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Attentions:
                 self._attend(rows, (self._input(self._integers(rows)), k, v), order, number)
 
     def model(self) -> onnx.ModelProto:
-        """The model."""
+        """The ONNX model."""
         return self.builder.model()
 
     def _integers(self, rows: int) -> Array:
@@ -80,7 +81,7 @@ class Attentions:
     def _masked(
         self, scores: tuple[str, Array], kind: str, rows: int, number: float
     ) -> tuple[str, Array]:
-        """Scores under one more mask, and their values in float32."""
+        """Applies one more mask to the scores; returns their name and their float32 values."""
         g, (name, values) = self.builder, scores
         position, key = np.arange(KEYS - rows, KEYS)[:, None], np.arange(KEYS)[None]
         hidden = {
@@ -117,7 +118,7 @@ class Attentions:
 
 
 def check(attentions: Attentions, tolerance: float, **options: Any) -> list[str]:
-    """Compares all results, relative to the largest value; returns the attentions' workloads."""
+    """Compares all results relative to the largest value; returns the workloads of attention."""
     model = attentions.model().SerializeToString()
     session = tvm_hybrid.InferenceSession(model, num_threads=1, **options)
     results = session.run(None, attentions.feeds)
@@ -127,7 +128,7 @@ def check(attentions: Attentions, tolerance: float, **options: Any) -> list[str]
     return [workload for workload in found if workload.startswith("attention(")]
 
 
-# Exponentials and sums of 130 float32 numbers, each rounded by 2^-24, some of them thrice.
+# Exponentials and sums of 130 float32 numbers, each rounded by 2^-24; some are rounded three times.
 FLOAT = 400 * 2.0**-24
 
 
@@ -136,13 +137,13 @@ FLOAT = 400 * 2.0**-24
 )
 @pytest.mark.parametrize("batch", [1, "batch"], ids=["static", "dynamic"])
 def test_every_number_is_added(batch: int | str, fusion: str) -> None:
-    """Of 130 queries, in tiles and blocks of them, and of the last 2, as in decoding."""
+    """Covers 130 queries in tiles and blocks, and the last 2 queries as in decoding."""
     if fusion == "coarse":
         forms = [(KEYS, LEAST), (KEYS, -1e4), (KEYS, -1e9), (2, LEAST)]
         attentions = Attentions(forms, ORDERS, batch)
         found = check(attentions, FLOAT)
         assert len(found) == len(attentions.wanted)
-        # Hidden for sure: by one causal mask of the lowest number, added or chosen.
+        # These keys are certainly hidden: one causal mask of the lowest number, added or selected.
         assert sum("causal=" in workload for workload in found) == 4
     else:
         attentions = Attentions([(KEYS, LEAST)], ORDERS, batch)
@@ -150,14 +151,14 @@ def test_every_number_is_added(batch: int | str, fusion: str) -> None:
 
 
 def test_products_of_bfloat16() -> None:
-    """A probability is rounded by 2^-9, v too, their products' sum not."""
+    """Probabilities and v are rounded by 2^-9; the sum of their products is not."""
     attentions = Attentions([(KEYS, LEAST), (KEYS, -1e4)], ("c", "k", "ck"))
     found = check(attentions, 2.0**-8, precision="bf16")
     assert len(found) == 6 and all("bfloat16" in workload for workload in found)
 
 
 def test_float16() -> None:
-    """-65504 is a number as others; between products values are float32, results are rounded."""
+    """-65504 is an ordinary mask value; intermediates are float32 and results are rounded."""
     attentions = Attentions([(KEYS, -65504), (KEYS, -1e4)], ("c", "k", "ck"), dtype=np.float16)
     found = check(attentions, 2.0**-11 + FLOAT)
     assert len(found) == 6 and not any("causal=" in workload for workload in found)
@@ -165,7 +166,7 @@ def test_float16() -> None:
 
 @pytest.mark.parametrize("keys", [128, KEYS])
 def test_numbers_near_the_lowest_differ(keys: int) -> None:
-    """A row that sees nothing but two low numbers takes keys of the higher one."""
+    """If a row's keys are all hidden by two low numbers, keys with the higher number win."""
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 2, keys, SIZE)).astype(np.float32) for _ in "qkv")
     g = OnnxBuilder()

@@ -2,8 +2,8 @@
 
 Tolerances are derived element by element: an operand of a product is rounded to float16 (U of its
 size), a sum of k terms in f32 is off by at most (k + 1) * E of the sum of sizes, and the result is
-rounded once. What is between products stays f32, as wherever float16 is computed in f32. What these
-roundings move in the operators behind them is bounded by their slopes.
+rounded once. Values between products stay f32. The slopes of later operators bound how much these
+roundings grow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def model(
     x: tuple[int, ...],
     y: tuple[int, ...],
 ) -> bytes:
-    """One input and one output of float16."""
+    """A float16 model with one input and one output."""
     kind = TensorProto.FLOAT16
     graph = helper.make_graph(
         nodes,
@@ -53,7 +53,7 @@ def model(
 
 
 def run(executable: tvm_hybrid.Executable, x: np.ndarray, on_tiles: bool = True) -> Floats:
-    """The result; checks which instructions have multiplied."""
+    """The result; checks which instructions multiplied."""
     emulator.reset()
     result = executable.run(x)
     result = result[0] if isinstance(result, list | tuple) else result
@@ -68,13 +68,13 @@ def run(executable: tvm_hybrid.Executable, x: np.ndarray, on_tiles: bool = True)
 
 
 def kernels(executable: tvm_hybrid.Executable) -> dict[str, str]:
-    """The microkernels of the regions with products, by their operators."""
+    """Microkernels of the regions with products, by operator."""
     taken = [each for each in executable.explain().taken if each.flops]
     return {each.op: each.kernel for each in taken}
 
 
 def product(a: Floats, a_off: Floats, w: np.ndarray) -> tuple[Floats, Floats]:
-    """a @ w, and how far it may be off if `a` is by `a_off` before it is rounded."""
+    """a @ w and its error bound, given the error `a_off` of `a` before rounding."""
     size = abs(w.astype(np.float64))
     off = a_off + U * (abs(a) + a_off)
     reached = abs(a) + off
@@ -82,7 +82,7 @@ def product(a: Floats, a_off: Floats, w: np.ndarray) -> tuple[Floats, Floats]:
 
 
 def stored(y: Floats, off: Floats) -> Floats:
-    """How far a result may be off after its own rounding, and some of f32 before it."""
+    """Error bound after rounding the result, including some f32 rounding before it."""
     return off + (U + 8 * E) * (abs(y) + off)
 
 
@@ -119,7 +119,7 @@ def test_perceptrons(fusion: str) -> None:
 
 
 def test_the_program_for_older_cpus_is_the_one_of_before() -> None:
-    """The fallback multiplies f32, and only the first program asks for fp16 tiles."""
+    """The fallback multiplies in f32, and only the first program requests fp16 tiles."""
     executable = tvm_hybrid.compile(layers(), target=GNR, fallback="amx", num_threads=1)
     manifest = executable.manifest
     assert "amx-fp16" in manifest.features
@@ -130,7 +130,7 @@ def test_the_program_for_older_cpus_is_the_one_of_before() -> None:
 
 
 def attention() -> tuple[bytes, dict[str, NDArray[np.float16]]]:
-    """x + (softmax(q k^T / sqrt(d)) v) o, each projection with a bias."""
+    """x + (softmax(q k^T / sqrt(d)) v) o; each projection has a bias."""
     depth = WIDTH // HEADS
     make, nodes = helper.make_node, []
     for name in "qkv":
@@ -180,7 +180,7 @@ def test_attention() -> None:
         value, off = product(wide, np.zeros_like(wide), weights[f"w{name}"])
         value = value + weights[f"b{name}"]
         off = off + 2 * E * abs(value)
-        parts[name] = heads(value), heads(off + U * (abs(value) + off))  # as it is read
+        parts[name] = heads(value), heads(off + U * (abs(value) + off))  # rounded when it is read
     (q, q_off), (k, k_off), (v, v_off) = (parts[name] for name in "qkv")
     scale = float(np.float16((WIDTH // HEADS) ** -0.5))
     depth, turned = q.shape[-1], (0, 2, 1)
@@ -189,8 +189,8 @@ def test_attention() -> None:
     s_off = scale * (sizes - abs(q) @ abs(k).transpose(turned) + (depth + 3) * E * sizes)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     p = powers / powers.sum(-1, keepdims=True)
-    # A power is off by exp(2 d) - 1, d the largest error of a row's scores, and by its rounding,
-    # which is absolute below 2**-14; 64 * E is for the exponential.
+    # An exponential is off by exp(2 d) - 1, d being the largest error of a row's scores, and by its
+    # rounding, which is absolute below 2**-14; 64 * E covers the exponential function.
     d = s_off.max(-1, keepdims=True)
     p_off = p * (np.expm1(2 * d) + 2 * U + 64 * E) + 2.0**-25
     c = p @ v
@@ -202,7 +202,7 @@ def test_attention() -> None:
 
 
 def test_convolutions() -> None:
-    """3x3 on windows, then a product of pixels; the image is rounded once in between."""
+    """3x3 on windows, then a pointwise product; the image between them is rounded once."""
     w, v, bias = half(32, 16, 3, 3), half(24, 32, 1, 1), half(32)
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["a"], pads=[1] * 4),

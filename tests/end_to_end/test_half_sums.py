@@ -1,4 +1,4 @@
-"""Sums of float16 and bfloat16 that the type cannot hold: every ONNX operator that sums.
+"""Sums beyond the range or precision of float16 and bfloat16: every ONNX operator that sums.
 
 Elements are near 300: 256 of them sum to more than 65504, and the square of one is above it. Equal
 terms of bfloat16 stop adding up after 256 of them, of float16 after 2048.
@@ -34,7 +34,7 @@ TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat1
 E = 2.0**-24
 RNG = np.random.default_rng(0)
 
-# Multiples of 4 below 512, which both types hold.
+# Multiples of 4 below 512, which both types represent exactly.
 X = 4 * np.rint(RNG.normal(75, 10, (4, 4, 16, 16))).clip(50, 100)
 HALVES = np.where(np.arange(16) < 8, 1.0, -1.0)
 INPUTS: dict[str, tuple[Floats, tuple[int | str, ...]]] = {
@@ -54,7 +54,7 @@ CLASSES = RNG.integers(0, 4, (4, 16, 16))
 
 @dataclass(frozen=True)
 class Case:
-    """An operator of one of `INPUTS` and of constants, and what it is in float64."""
+    """An operator on one of `INPUTS` and constants, and its result in float64."""
 
     op: str
     want: Callable[[Floats], Any]
@@ -62,10 +62,10 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=dict)
     of: str = "x"
     outputs: int = 1
-    is_static: bool = False  # whether its sizes must be known
+    is_static: bool = False  # whether its sizes must be static
 
     def add(self, model: OnnxBuilder, x: str, dtype: np.dtype[Any]) -> str:
-        """The operator of a type as a node of a model; its (first) result."""
+        """Adds the operator in a type to a model; returns its first result."""
         names = [
             ""
             if each is None
@@ -77,7 +77,7 @@ class Case:
 
 
 def windows(x: Floats, size: int) -> Floats:
-    """Every window of the last two axes, its elements in one axis."""
+    """Every window over the last two axes, with its elements along one axis."""
     view = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=SPACE)
     return view.reshape(*view.shape[:4], size * size)
 
@@ -111,12 +111,12 @@ def local_response(x: Floats) -> Floats:
 
 
 def chosen(x: Floats) -> Floats:
-    """The elements of the classes."""
+    """The elements that CLASSES selects along axis 1."""
     return np.take_along_axis(x, CLASSES[:, None], 1)
 
 
 def with_first(x: Floats) -> Floats:
-    """The first of a row, with all of them added."""
+    """x with the sum of each row of X added to the row's first element."""
     return np.concatenate([x[..., :1] + X.sum(-1, keepdims=True), x[..., 1:]], -1)
 
 
@@ -129,7 +129,7 @@ CASES = [
     reduced("ReduceMean", lambda x: x.mean(SPACE)),
     reduced("ReduceMean", lambda x: x.mean((0, 3)), "x", 0, 3),
     reduced("ReduceSum", lambda x: x.sum(SPACE), "signed"),
-    reduced("ReduceSum", lambda x: x.sum(SPACE)),  # too large for float16 itself: inf
+    reduced("ReduceSum", lambda x: x.sum(SPACE)),  # beyond float16 even after rounding: inf
     reduced("ReduceL1", lambda x: x.sum(SPACE)),
     reduced("ReduceSumSquare", lambda x: (x * x).sum(SPACE)),
     reduced("ReduceL2", lambda x: norm(x, 2, SPACE)[..., 0, 0]),
@@ -250,7 +250,7 @@ IDS = [f"{case.op}-{number}" for number, case in enumerate(CASES)]
 
 
 def cases_of(kind: str, keep_open: bool) -> list[Case]:
-    """Those that there are of a type; ONNX has no Einsum of bfloat16."""
+    """The cases that exist for a type; ONNX has no Einsum of bfloat16."""
     return [
         case
         for case in CASES
@@ -259,7 +259,7 @@ def cases_of(kind: str, keep_open: bool) -> list[Case]:
 
 
 def model_of(cases: list[Case], kind: str, keep_open: bool) -> Any:
-    """A model with the results of all cases, of static or dynamic sizes."""
+    """A model with the results of all cases, with static or dynamic sizes."""
     model, dtype = OnnxBuilder(opset=23), TYPES[kind]
     for name, (value, dims) in INPUTS.items():
         if any(case.of == name for case in cases):
@@ -279,18 +279,18 @@ def model_of(cases: list[Case], kind: str, keep_open: bool) -> Any:
     ],
 )
 def test_every_sum_is_rounded_once(kind: str, keep_open: bool) -> None:
-    """All in one program, which takes less time than one each."""
+    """All cases in one program, which compiles faster than one program each."""
     dtype, cases = TYPES[kind], cases_of(kind, keep_open)
     source = model_of(cases, kind, keep_open).SerializeToString()
     executable = tvm_hybrid.compile(source, num_threads=1, records=[], keep_open=keep_open)
     results = executable.run(*(value.astype(dtype) for value, _ in INPUTS.values()))
-    rounding = float(ml_dtypes.finfo(dtype).eps)  # twice what one may be off
+    rounding = float(ml_dtypes.finfo(dtype).eps)  # twice the error of one rounding
     for case, result in zip(cases, results, strict=True):
         exact, rounded = np.asarray(case.want(INPUTS[case.of][0])), result.numpy()
         assert rounded.dtype == dtype and rounded.shape == exact.shape, case
         with np.errstate(over="ignore"):
             wanted = exact.astype(dtype)
-        # Beside the rounding, a sum in float32 of at most 5000 terms, mostly of a few hundred.
+        # Besides the rounding: a float32 sum of at most 5000 terms, mostly of a few hundred.
         off = rounding * abs(exact) + 1024 * E * abs(exact).max()
         close = (wanted == rounded) | (abs(rounded.astype(np.float64) - exact) <= off)
         assert close.all(), (case.op, exact[~close][:4], rounded[~close][:4])
@@ -299,7 +299,7 @@ def test_every_sum_is_rounded_once(kind: str, keep_open: bool) -> None:
 @pytest.mark.parametrize("keep_open", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_nothing_is_computed_in_float16(case: Case, keep_open: bool) -> None:
-    """Of each operator alone, as it is written for kernels: beside others all would be widened."""
+    """Each operator alone: beside other operators all would be widened."""
     if keep_open and case.is_static:
         return
     options = PipelineOptions(TARGET)
@@ -320,7 +320,7 @@ def test_nothing_is_computed_in_float16(case: Case, keep_open: bool) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_sum_of_constants(kind: str) -> None:
-    """It is computed when the model is imported."""
+    """A sum of constants is computed at import."""
     model, dtype = OnnxBuilder(opset=18), TYPES[kind]
     weight = model.constant(np.full((4, 256), 300), dtype)
     norms = model.node("ReduceL2", weight, model.constant(np.array([1])), keepdims=0)

@@ -1,4 +1,4 @@
-"""Models that TVM has legalised before they reach us: the same kernels, the same results."""
+"""Models that TVM has legalised before compilation get equal kernels and equal results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def kernels(executable: tvm_hybrid.Executable) -> Counter[tuple[str, str]]:
-    """What templates built, and with which microkernel."""
+    """Counts the regions by operators and microkernel."""
     return Counter((d.op, d.kernel) for d in executable.explain() if d.taken and d.kernel)
 
 
 def parts(executable: tvm_hybrid.Executable) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """The same, with what is fused behind the products counted apart."""
+    """Counts regions by first operator and microkernel, and the operators fused behind."""
     taken = [(*d.op.split(" + "), d.kernel) for d in executable.explain() if d.taken and d.kernel]
     fused = Counter(operator for _, *behind, _ in taken for operator in behind)
     return Counter((anchor, kernel) for anchor, *_, kernel in taken), fused
@@ -66,7 +66,7 @@ def test_the_same_kernels(name: str, stage: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_kernel_keeps_its_own_rule_for_nan(threads: int) -> None:
-    """TVM's kernel of ArgMin goes on behind a NaN, where ours of the operator stops at it."""
+    """TVM's ArgMin kernel continues after a NaN; our kernel of the operator stops at it."""
     x = np.random.default_rng(3).standard_normal((3000, 5)).astype(np.float32)
     x[[7, 1200, 2999], [0, 1, 2]] = np.nan
     mod = module(lambda x: relax.op.argmin(x, axis=0), (x.shape, "float32"))

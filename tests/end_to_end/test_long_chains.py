@@ -1,6 +1,6 @@
-"""Long chains of elementwise operators: compiled in a time that grows with their length only.
+"""Long chains of elementwise operators compile in a time linear in their length.
 
-Twenty operators took hours before names of values were kept from TVM's simplifier.
+Twenty operators took hours while TVM's simplifier could expand the named values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def softplus(model: OnnxBuilder, x: str, step: int) -> str:
 
 
 def mixed(model: OnnxBuilder, x: str, step: int) -> str:
-    """No operator has a slope above 2 / sqrt(pi), nor a result above 4."""
+    """A mixed chain: no operator has a slope above 2 / sqrt(pi) or a result above 4."""
     kinds = ("Softplus", "Max", "Log", "Sigmoid", "Tanh", "Where", "Erf", "Min", "Mish", "Square")
     kind = kinds[step % len(kinds)]
     if kind in ("Max", "Min"):
@@ -74,8 +74,8 @@ def test_a_chain_of_twenty(
     executable = tvm_hybrid.compile(
         model.SerializeToString(), fusion=fusion, num_threads=1, records=[]
     )
-    # Products by one are exact. Every operator adds at most 16 ulp of a value of at most 4, and
-    # those after it make at most (2 / sqrt(pi))^2 = 1.3 times as much of it (two are erf).
-    # Quantisations are exact, and so is what is between them, up to its rounding.
+    # Products by one are exact. Every operator adds at most 16 ulp of a value of at most 4; later
+    # operators multiply that by at most (2 / sqrt(pi))^2 = 1.3 (two are erf). Quantisations are
+    # exact, and so are the operators between them, up to their rounding.
     bound = 1.3 * LENGTH * 16 * 4 * np.finfo(np.float32).eps
     np.testing.assert_allclose(executable.run(X)[0].numpy(), expected, rtol=0, atol=bound)

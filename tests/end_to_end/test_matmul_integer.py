@@ -1,4 +1,4 @@
-"""MatMulInteger: every type, zero points left out, constant or given, and what follows it."""
+"""MatMulInteger: every type, zero points absent, constant or fed, and operators behind it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CASES = 40
 
 @dataclass(frozen=True)
 class Product:
-    """MatMulInteger, and perhaps Cast, Mul by a scale, Add of a bias.
+    """MatMulInteger, optionally with a Cast, a Mul by a scale and an Add of a bias.
 
     Attributes
     ----------
     lead, m, k, n : int
-        Sizes; `lead` is that of a dimension before the rows, 0 for none.
+        Sizes; `lead` is the size of a dimension before the rows, 0 if there is none.
     a_type, b_type : str
-        Types of the operands.
+        Element types of the operands.
     constant : bool
-        Whether the second operand is a weight; else it is an input of as many dimensions.
+        Whether the second operand is a weight; else it is an input with equally many dimensions.
     a_zero, b_zero : str
         "": left out; "zero"; "constant"; "given": an input of the model; "columns": a constant for
         each column (of the second operand).
@@ -37,7 +37,7 @@ class Product:
         "": the result is int32; "number", "columns": float32, by a scale for all or for each
         column.
     seed : int
-        Of weights and inputs.
+        Seed of weights and inputs.
     """
 
     lead: int
@@ -53,7 +53,7 @@ class Product:
     seed: int
 
     def model_and_cases(self) -> tuple[onnx.ModelProto, list[Feeds]]:
-        """The model and what it is run with."""
+        """The model and the feeds of each case."""
         rng = np.random.default_rng(self.seed)
         g = OnnxBuilder()
         inputs: dict[str, list[np.ndarray]] = {}
@@ -123,6 +123,6 @@ def test_matmul_integer(product: Product, target: str) -> None:
 @random_models(8)
 @given(products(), st.booleans())
 def test_a_zero_point_that_comes_late(product: Product, constant: bool) -> None:
-    """The second operand's zero point is known at run time only: right, on generic schedules."""
+    """A second operand's zero point that is fed is right, on generic schedules."""
     late = replace(product, constant=constant, b_zero="given", scaled="")
     check(*late.model_and_cases(), products=0)

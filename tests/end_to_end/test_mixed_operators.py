@@ -1,4 +1,4 @@
-"""Elementwise operators of mixed types behind a product: every level of fusion compiles them.
+"""Elementwise operators of mixed types behind a product compile at every fusion level.
 
 Numbers are small integers, so that every result is exact.
 """
@@ -43,7 +43,7 @@ def chosen_squares(model: OnnxBuilder, y: str) -> tuple[str, type]:
 
 
 def through(dtype: type, op: str) -> Case:
-    """A cast to a type, and an operator on it with a number of that type."""
+    """Casts to a type and applies an operator with a constant of that type."""
 
     def build(model: OnnxBuilder, y: str) -> tuple[str, type]:
         kind = np.dtype(dtype)
@@ -87,7 +87,7 @@ CASES = {
 
 @pytest.mark.parametrize("fusion", FUSION_LEVELS)
 def test_every_level_compiles_them(fusion: str) -> None:
-    """All in one model, which takes less time than one by one."""
+    """All operators in one model, which compiles faster than one model each."""
     model = OnnxBuilder()
     x = model.input("x", X.shape)
     for number, build in enumerate(CASES.values()):
@@ -106,7 +106,7 @@ def test_every_level_compiles_them(fusion: str) -> None:
 
 @pytest.mark.parametrize("count", [3, 24])
 def test_conditions_that_are_used_twice(count: int) -> None:
-    """A generic kernel keeps them in a vector of its own; they are stored as bytes there."""
+    """A generic kernel keeps conditions that are used twice in a vector, stored as bytes."""
     x = RNG.integers(0, 2, count).astype(np.float16)
     choice, other = RNG.random((2, count)) < 0.5
     model = OnnxBuilder()

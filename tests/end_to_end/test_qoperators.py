@@ -21,7 +21,7 @@ CASES = 40
 
 @dataclass(frozen=True)
 class QLayer:
-    """QLinearMatMul or QGemm, perhaps with QLinearAdd, -Mul or -LeakyRelu behind it.
+    """QLinearMatMul or QGemm, optionally followed by QLinearAdd, -Mul or -LeakyRelu.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class QLayer:
     transposed : bool
         Whether the weight is stored [N, K]; for QGemm.
     bias : bool
-        Whether one is added; for QGemm.
+        Whether a bias is added; for QGemm.
     after : str
         "", or the operator that follows.
     seed : int
-        Of weights and inputs.
+        Seed of weights and inputs.
     """
 
     op: str
@@ -57,7 +57,7 @@ class QLayer:
     seed: int
 
     def model_and_cases(self) -> tuple[onnx.ModelProto, list[Feeds]]:
-        """The model and what it is run with."""
+        """The model and the feeds of each case."""
         rng = np.random.default_rng(self.seed)
         g = OnnxBuilder()
         x_shape, y_shape = (self.m, self.k), (self.m, self.n)
@@ -84,7 +84,7 @@ class QLayer:
         return g.model(), cases
 
     def _weight(self, g: OnnxBuilder, rng: np.random.Generator) -> list[str]:
-        """Values, scale and zero point."""
+        """Values, scale and zero point of the weight."""
         transposed = self.transposed and self.op == "QGemm"
         shape = (self.n, self.k) if transposed else (self.k, self.n)
         values = byte_arrays(rng, self.w.dtype, shape, 7)[6]
@@ -103,7 +103,7 @@ class QLayer:
 
 
 def _parameters(g: OnnxBuilder, kind: Bytes) -> list[str]:
-    """Scale and zero point, which these operators want both."""
+    """Scale and zero point; these operators require both."""
     return [g.constant(kind.scale, np.float32), g.constant(kind.zero)]
 
 

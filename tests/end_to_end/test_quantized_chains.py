@@ -1,4 +1,4 @@
-"""Random networks of quantised layers: products, moves and sums with 8-bit values between them."""
+"""Random networks of quantised layers: products, moves and sums with 8-bit values between."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ STEPS = ("linear", "linear", "linear", "relu", "requantise", "swap", "reshape", 
 
 @dataclass
 class _Network:
-    """A network that grows step by step; every value is a dequantised one.
+    """A network that grows layer by layer; every value is dequantised.
 
     Attributes
     ----------
     value, shape : str, tuple of int
-        The last value.
+        Name and shape of the last value.
     products : int
-        Matrix products so far.
+        Number of matrix products so far.
     earlier : dict
         Shape -> an earlier value of that shape.
     """
@@ -49,7 +49,7 @@ class _Network:
     earlier: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     def next_format(self, spread: float) -> Bytes:
-        """The next format, its scale near what values of this spread need."""
+        """The next format; its scale suits values of this spread."""
         kind = self.formats[self.products % len(self.formats)]
         scale = kind.scale * 2.0 ** round(np.log2(spread / 60 / kind.scale))
         return Bytes(kind.dtype, scale, kind.zero_point)
@@ -59,7 +59,7 @@ class _Network:
         self.value, self.shape = value, shape
 
     def linear(self, weight: Weight, width: int) -> None:
-        """A product with a weight that keeps the spread near 1, a bias; quantised."""
+        """A product with a weight that keeps the spread near 1, then a bias and quantisation."""
         k = self.shape[-1]
         kind = Bytes(weight.format.dtype, 2.0 ** round(np.log2(1 / 75 / sqrt(k))), None)
         if weight.format.zero_point is not None:
@@ -84,19 +84,19 @@ class _Network:
         self.set(self.g.node("Transpose", self.value, perm=order), shape)
 
     def reshape(self) -> None:
-        """To other rows and columns of as many elements."""
+        """Reshapes to another number of rows and columns."""
         total = prod(self.shape)
         columns = int(self.rng.choice([n for n in range(2, 66) if total % (BATCH * n) == 0]))
         shape = (BATCH, total // BATCH // columns, columns)
         self.set(self.g.node("Reshape", self.value, self.g.constant(shape, np.int64)), shape)
 
     def add(self) -> None:
-        """Adds an earlier value of this shape, or the value itself."""
+        """Adds an earlier value of equal shape, or the value itself."""
         y = self.g.node("Add", self.value, self.earlier.get(self.shape, self.value))
         self.set(self.next_format(1.4).there_and_back(self.g, y), self.shape)
 
     def scores(self) -> None:
-        """The product with its own transpose."""
+        """Multiplies the value by its own transpose."""
         other = self.g.node("Transpose", self.value, perm=(0, 2, 1))
         y = self.g.node("MatMul", self.value, other)
         self.products += 1
@@ -113,13 +113,13 @@ class Chain:
     real_input : bool
         Whether the input is float32; else it is 8-bit.
     formats : tuple of Bytes
-        Of the input and of what is quantised.
+        Formats of the input and of the quantised values.
     steps : tuple
-        Names of `_Network`'s steps, with a weight and a width for those that need them.
+        Names of `_Network`'s methods, with a weight and a width for the methods that need them.
     quantized_output : bool
         Whether the result stays 8-bit.
     seed : int
-        Of weights and inputs.
+        Seed of weights and inputs.
     """
 
     real_input: bool
@@ -129,7 +129,7 @@ class Chain:
     seed: int
 
     def model_cases_products(self) -> tuple[onnx.ModelProto, list[Feeds], int]:
-        """The model, what it is run with, and how many products it has."""
+        """The model, the feeds of each case, and the number of products."""
         rng = np.random.default_rng(self.seed)
         g, kind, shape = OnnxBuilder(), self.formats[0], (BATCH, ROWS, 16)
         scale = 2.0**-6

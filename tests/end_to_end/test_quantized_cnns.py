@@ -1,4 +1,4 @@
-"""Small quantised CNNs in every form, bit by bit as the reference computes them."""
+"""Small quantised CNNs in every form have the reference's bits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Value = tuple[str, Bytes]
 
 
 class Net:
-    """Writes layers of a quantised CNN; a value is its 8-bit name and how it is quantised.
+    """Writes layers of a quantised CNN; a value is an 8-bit tensor's name and its quantisation.
 
     Parameters
     ----------
     dtype : str
-        Type of activations.
+        Element type of activations.
     operators : bool
         Whether to write QLinear operators; else float ones between conversions (QDQ).
     """
@@ -39,7 +39,7 @@ class Net:
         self.dtype, self.operators = dtype, operators
 
     def format(self, scale: float) -> Bytes:
-        """A format for results, with a zero point somewhere."""
+        """A result format of this scale with a random zero point."""
         low = int(np.iinfo(self.dtype).min)
         return Bytes(self.dtype, scale, low + int(self.rng.integers(0, 60)))
 
@@ -63,12 +63,12 @@ class Net:
         relu: bool = False,
         **attributes: Any,
     ) -> Value:
-        """A convolution with scales of channels and an int32 bias, perhaps a relu."""
+        """A convolution with a scale per channel, an int32 bias and optionally a Relu."""
         form, limits, count = self.format(scale), np.iinfo(weight), kernel[0]
         w = self.rng.integers(limits.min, limits.max, kernel, weight, endpoint=True)
         steps = self.rng.uniform(0.005, 0.02, count).astype(np.float32)
         zeros = np.zeros(count, weight)
-        if weight == "uint8":  # of which some leave int8
+        if weight == "uint8":  # some leave int8 without zero point
             zeros = self.rng.integers(100, 156, count, np.uint8)
         bias = self.rng.integers(-3000, 3000, count).astype(np.int32)
         names = [self.g.constant(each) for each in (w, steps, zeros)]
@@ -93,7 +93,7 @@ class Net:
         return self.quantized(self.g.node("Relu", result) if relu else result, form)
 
     def pool(self, op: str, value: Value, scale: float, **attributes: Any) -> Value:
-        """A mean, in another scale."""
+        """A mean pool whose result has another scale."""
         form = self.format(scale)
         if self.operators:
             arguments = [*self.parameters(value), *form.parameters(self.g)]
@@ -124,7 +124,7 @@ class Net:
         return self.quantized(joined, form)
 
     def twice(self, value: Value) -> Value:
-        """Every pixel four times."""
+        """Repeats every pixel in a block of 2 x 2."""
         factors = self.g.constant([1, 1, 2, 2], np.float32)
         x = value[0] if self.operators else self.real(value)
         result = self.g.node(
@@ -134,7 +134,7 @@ class Net:
         return (result, value[1]) if self.operators else self.quantized(result, value[1])
 
     def model(self, weight: str) -> onnx.ModelProto:
-        """Two branches that are joined, and two results."""
+        """A model with two branches that join, and two results."""
         x = self.g.input("x", IMAGE, self.dtype), self.format(0.02)
         stem = self.conv(x, (16, 3, 3, 3), 0.06, relu=True, strides=[2, 2], pads=[1, 1, 1, 1])
         pooled = self.largest(stem, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])

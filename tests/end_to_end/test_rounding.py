@@ -1,4 +1,4 @@
-"""Requantisation at ties and limits, where roundings differ: ties are there, and many of them."""
+"""Requantisation at many ties and limits, where rounding modes differ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_tie(steps: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_tie_of_a_product(dtype: str, rank: int, target: str) -> None:
-    """256 x 5 times 5 x 64: sums of every value in steps of 1/2, 1/4 and 1/8 of the result's."""
+    """256 x 5 times 5 x 64: covers every sum at 1/2, 1/4 and 1/8 of the result's step."""
     rng = np.random.default_rng(0)
     a = np.zeros((256, 5), np.uint8)
     a[:, 0], a[:, 1] = np.arange(256), 1
@@ -58,7 +58,7 @@ def test_every_tie_of_a_product(dtype: str, rank: int, target: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.5, 0.1, 1 / 3, 0.0078125, 3e-5, 1e10])
 def test_quantize_linear_alone(dtype: str, scale: float) -> None:
-    """x / scale is a division: a multiplication by 1 / scale would miss some of these."""
+    """x / scale must be a division: multiplying by 1 / scale fails at some of these ties."""
     limits = np.iinfo(dtype)
     halves = np.arange(-1200, 1201).astype(np.float32) / np.float32(2)
     step = np.float32(scale)

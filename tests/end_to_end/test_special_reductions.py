@@ -1,4 +1,4 @@
-"""Reductions, pools, softmax and norms of rows with NaN, with infinities, and of nothing else."""
+"""Reductions, pools, softmax and norms of rows that contain NaN or infinities, or only these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REDUCTIONS = {"ReduceMax": np.max, "ReduceMin": np.min, "ArgMax": np.argmax, "Ar
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8", "int32", "int64"])
 def test_rows_of_nothing_but_an_extreme(dtype: str) -> None:
-    """Also which index counts among equal ones: the first or last, a NaN before all numbers."""
+    """Also the index among equal elements: the first or last; NaN precedes all numbers."""
     least, most = (-INF, INF) if dtype[0] == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     x = np.full((4, 6, 20), least, dtype)
     x[2:] = most
@@ -53,7 +53,7 @@ def test_rows_of_nothing_but_an_extreme(dtype: str) -> None:
 
 
 def rows(length: int) -> np.ndarray:
-    """Rows of f32 with every kind of special value, at the start, in the middle, at the end."""
+    """f32 rows with every special value at the start, in the middle and at the end."""
     usual = np.linspace(-3, 3, length, dtype=np.float32)
     found = [usual, np.full(length, -INF), np.full(length, NAN), np.full(length, -3.4e38)]
     for value, place in itertools.product((NAN, INF, -INF), (0, length // 2, length - 1)):
@@ -88,7 +88,7 @@ def layer_norm(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("length", [7, 40, 300])
 @pytest.mark.parametrize("fusion", ["coarse", "none"])
 def test_rows_with_special_values(length: int, fusion: str) -> None:
-    """Softmax of a row is NaN throughout if the row has a NaN, +inf, or nothing but -inf."""
+    """Softmax of a row is NaN throughout if the row has a NaN or +inf, or is all -inf."""
     x = rows(length)
     builder = OnnxBuilder()
     builder.input("x", x.shape)
@@ -106,7 +106,7 @@ def test_rows_with_special_values(length: int, fusion: str) -> None:
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         wanted = [softmax(wide), log_softmax(wide), layer_norm(wide)]
-    # An ordinary row; of n terms, each sum rounds n times, exp and log a few times.
+    # An ordinary row of n terms: each sum rounds n times, exp and log a few times.
     bound = (length + 40) * EPSILON
     results[3:] = [each.T for each in results[3:]]
     for result, want in zip(results, [*wanted, *wanted[:2]], strict=True):
@@ -120,7 +120,7 @@ def test_rows_with_special_values(length: int, fusion: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("opset", [12, 17, 18])
 def test_logarithms_of_sums_of_powers(opset: int) -> None:
-    """-inf for nothing but -inf, inf beside an inf, NaN beside a NaN; in every opset."""
+    """-inf if all terms are -inf, inf if one is inf, NaN if one is NaN; in every opset."""
     x = rows(40)
     builder = OnnxBuilder(opset=opset)
     builder.input("x", x.shape)
@@ -145,7 +145,7 @@ def test_logarithms_of_sums_of_powers(opset: int) -> None:
 
 @pytest.mark.parametrize("opset", [12, 18])
 def test_logarithms_of_sums_of_powers_of_dynamic_sizes(opset: int) -> None:
-    """Of nothing but -inf, and of nothing at all, -inf."""
+    """Rows of only -inf and empty rows give -inf."""
     builder = OnnxBuilder(opset=opset)
     builder.input("x", ("n", "m"))
     axes = builder.constant(np.array([-1]))
@@ -188,7 +188,7 @@ def test_padding_of_a_pool_never_wins(dtype: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("queries, keys", [(20, 24), (20, 2600), (1, 40)])
 def test_attention_with_special_scores(queries: int, keys: int) -> None:
-    """A NaN among a row's scores makes it NaN, though the running maximum may lose it."""
+    """A NaN score makes the row NaN, although the running maximum may drop it."""
     rng = np.random.default_rng(0)
     feeds = {
         name: rng.standard_normal((1, 2, n, 16)).astype(np.float32)
@@ -214,6 +214,6 @@ def test_attention_with_special_scores(queries: int, keys: int) -> None:
     q, k, v, m = (feeds[name].astype(np.float64) for name in "qkvm")
     with np.errstate(all="ignore"):
         wanted = softmax(q @ np.swapaxes(k, -1, -2) / 4 + m) @ v
-    # A weighted mean of numbers below 6: sums of `keys` and 16 terms, an exponential of few ulps.
+    # A weighted mean of numbers below 6: sums of `keys` and 16 terms, an exponential of a few ulps.
     bound = 6 * (keys + 60) * EPSILON
     np.testing.assert_allclose(result, wanted, rtol=0, atol=bound, equal_nan=True)

@@ -27,9 +27,8 @@ VALUES = np.array([
     NAN, INF, -INF, -0.0, 0.0, 1e-40, -1e-40, 1e-45, 3e38, -3e38, 88, 89, -88, -104, 20, -20, 1e10,
     -1e10, 0.5, -0.5, 1, -1, 0.3, 2.5,
 ], F)
-# fmt: on
-# What the least significant digits of vector_math may be off for these inputs (see its docstrings),
-# and what it may flush to 0: a factor below 2^-126, times an x of -104 at most.
+# fmt: on What the least significant digits of vector_math may be wrong for these inputs (see its
+# docstrings), and what it may flush to 0: a factor below 2^-126, times an x of -104 at most.
 RELATIVE, FLUSHED = 24 * 2.0**-23, 104 * 2.0**-126
 
 
@@ -41,7 +40,7 @@ class Case:
     meaning: Callable[..., Any]
     inputs: tuple[Any, ...] = ("x",)
     attributes: dict[str, Any] = field(default_factory=dict)
-    signs: bool = True  # whether the sign of a zero is defined
+    signs: bool = True  # whether the sign of a zero result is defined
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -61,8 +60,10 @@ def _mish(x: np.ndarray) -> np.ndarray:
 
 
 def _cast(bits: int) -> Callable[[np.ndarray], np.ndarray]:
-    """As x86 converts, which is what ONNX Runtime gives: the least integer for what does not fit;
-    of less than 32 bits, the low ones."""
+    """As x86 and ONNX Runtime convert: overflow gives the lowest integer.
+
+    Types below 32 bits take the low bits of the int32 result.
+    """
     wide = max(bits, 32)
     least, end = -(2 ** (wide - 1)), 2.0 ** (wide - 1)
 
@@ -76,12 +77,12 @@ def _cast(bits: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _power(x: np.ndarray, exponent: float) -> np.ndarray:
-    """IEEE 754's pow; NumPy makes a root of an exponent that is one number."""
+    """IEEE 754's pow; NumPy computes a root if the exponent is a scalar."""
     return np.power(x, np.full(x.shape, exponent))
 
 
 ONE_SLOPE = np.array([0.5], F)
-# Of 0 and -0, maximum and minimum may give either, and so may what is built of them.
+# maximum and minimum of 0 and -0 may give either zero, and so may operators built of them.
 CASES: dict[str, Case] = {
     "relu": Case("Relu", lambda x: np.maximum(x, 0), signs=False),
     "leaky_relu": Case("LeakyRelu", lambda x: np.where(x < 0, x * F(0.01), x)),
@@ -121,7 +122,7 @@ CASES: dict[str, Case] = {
     "min_t": Case("Min", np.minimum, ("t", "x"), signs=False),
     "times_0": Case("Mul", np.multiply, ("x", F(0))),
     "times_minus_0": Case("Mul", np.multiply, (F(-0.0), "x")),
-    "plus_0": Case("Add", np.add, ("x", F(0)), signs=False),  # it is left out
+    "plus_0": Case("Add", np.add, ("x", F(0)), signs=False),  # the compiler removes it
     "minus_itself": Case("Sub", np.subtract, ("x", "x")),
     "minus_t": Case("Sub", np.subtract, ("x", "t")),
     "0_over": Case("Div", np.divide, (F(0), "x")),
@@ -143,7 +144,7 @@ CASES: dict[str, Case] = {
 
 
 def _model() -> onnx.ModelProto:
-    """Every operator alone, and behind a product with ones of its own width and input."""
+    """A model with every operator alone, and behind a product with its own width and input."""
     nodes, constants, inputs, outputs = [], [], [], []
 
     def add_input(name: str) -> str:
@@ -177,7 +178,7 @@ def _model() -> onnx.ModelProto:
 
 
 def _expected(case: Case, x: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """In float64, where overflow to an infinity is that of float32."""
+    """The result in float64, with float32's overflow to infinity."""
     given = {"x": x.astype(np.float64), "t": t.astype(np.float64)}
     with np.errstate(all="ignore"):
         arguments = [given[a] if isinstance(a, str) else np.float64(a) for a in case.inputs]
@@ -213,7 +214,7 @@ def test_every_operator_has_its_ieee_meaning(isa: str, fusion: str) -> None:
 
 
 def _judge(session: tvm_hybrid.InferenceSession) -> None:
-    """Runs the model, and names every operator with a wrong result."""
+    """Runs the model and names every operator with a wrong result."""
     x, t = VALUES[:, None], np.roll(VALUES, 1)[:, None]
     names = [each.name for each in session.get_inputs()]
     outputs = session.run(None, {name: t if name.endswith(".t") else x for name in names})
@@ -222,7 +223,7 @@ def _judge(session: tvm_hybrid.InferenceSession) -> None:
         name, kind = output.name.rsplit(".", 1)
         expected = np.broadcast_to(_expected(CASES[name], x, t), got.shape)
         assert got.dtype == expected.dtype, output.name
-        # A sum of one product may begin with 0, and 0 + -0 is 0; a factor goes into its weight.
+        # A sum of one product may start at 0, and 0 + -0 is 0; a factor is folded into its weight.
         sums = (x == 0) | (CASES[name].op == "Mul")
         signs = CASES[name].signs & ((kind == "alone") | ~sums)
         for row, column in np.argwhere(_wrong(got, expected, signs))[:2]:

@@ -1,4 +1,4 @@
-"""Squeeze and excite before a pointwise convolution: its factors go into the weight."""
+"""Squeeze and excite before a pointwise convolution: its factors are folded into the weight."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Block:
         return g.model()
 
     def magnitudes(self) -> np.ndarray:
-        """The result with all numbers positive and no bounds: what roundings are relative to."""
+        """The result with all numbers positive and no clipping; roundings are relative to it."""
         w = [np.abs(weight.astype(np.float64)) for weight in self.weights]
         b = [np.abs(bias.astype(np.float64)) for bias in self.biases]
         h = np.einsum("oc,chw->ohw", w[0], np.abs(self.x[0])) + b[0][:, None, None]
@@ -56,9 +56,9 @@ def test_as_onnxruntime(size: tuple[int, int], threads: int, scaled: int) -> Non
     assert sum("weight_scale=input" in (each.workload or "") for each in decisions) == scaled
     reference = literal_session(block.model())
     (wanted,), (result,) = reference.run(None, {"x": block.x}), session.run(None, {"x": block.x})
-    # Roundings that a term passes at most, each 2^-24 of the magnitudes, in either computation: the
-    # first layer's twice, as the factors and what they multiply; a mean of all pixels; two sums of
-    # products with their biases; a hard sigmoid (2); the factor; the last sum.
+    # Each term is rounded at most this often, by 2^-24 of the magnitudes, in either computation:
+    # the first layer twice, in the factors and in the values that they scale; a mean of all pixels;
+    # two sums of products with their biases; a hard sigmoid (2); the factor; the last sum.
     roundings = 2 * (INPUTS + 1) + (size[0] * size[1] + 1) + (CHANNELS + 1) + (SQUEEZED + 1)
     roundings += 2 + 1 + (CHANNELS + 1)
     assert (np.abs(result - wanted)[0] <= 2 * roundings * 2.0**-24 * block.magnitudes()).all()

@@ -1,4 +1,4 @@
-"""Products of statically quantised tensors: the bits of the reference, on integer kernels.
+"""Products of statically quantised tensors have the reference's bits, on integer kernels.
 
 Each test draws models; each model is compiled once and runs `CASES` sets of inputs.
 """
@@ -35,7 +35,7 @@ CASES = 40
 
 @dataclass(frozen=True)
 class Layer:
-    """dequantise, multiply, bias, residual, activation, quantise.
+    """Dequantise, multiply, bias, residual, activation, quantise.
 
     Attributes
     ----------
@@ -54,15 +54,15 @@ class Layer:
     bias : str
         "", "float" or "int32": a float32 vector or a dequantised one.
     residual : Bytes or None
-        The format of a second input of the result's shape, which is added.
+        The format of a second input of the result's shape, which is added; None for no residual.
     activation : str
         "", "Relu", "Clip" or "LeakyRelu".
     y : Bytes or None
-        What the result is quantised to; None if it stays float32.
+        Format of the quantised result; None if it stays float32.
     back : bool
         Whether the quantised result is dequantised again.
     seed : int
-        Of weights and inputs.
+        Seed of weights and inputs.
     """
 
     m: int
@@ -81,7 +81,7 @@ class Layer:
     seed: int
 
     def model_and_cases(self) -> tuple[onnx.ModelProto, list[Feeds]]:
-        """The model and what it is run with."""
+        """The model and the feeds of each case."""
         rng = np.random.default_rng(self.seed)
         g = OnnxBuilder()
         lead = (self.lead,) if self.lead else ()
@@ -116,7 +116,7 @@ class Layer:
 
     @property
     def _spread(self) -> float:
-        """How far the products of full-range inputs lie from zero, about."""
+        """Approximate distance from zero of the products of full-range inputs."""
         return self.x.scale * self.w.format.scale * sqrt(self.k) * 75 * 75
 
     def _product(self, g: OnnxBuilder, rng: np.random.Generator, a: str, b: str) -> str:
@@ -144,7 +144,7 @@ class Layer:
         return g.node(self.activation, value)
 
     def _result_format(self, y: Bytes) -> Bytes:
-        """The result's scale, moved by a power of two to where about 1 in 20 results saturates."""
+        """The result's scale times a power of two, so that about 1 in 20 results saturates."""
         wanted = self._spread / 60 / y.scale
         return Bytes(y.dtype, y.scale * 2.0 ** round(np.log2(wanted)), y.zero_point)
 
@@ -185,7 +185,7 @@ def test_gemm(layer: Layer, target: str) -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """The product of two activations, heads apart, as in attention: queries and keys.
+    """The product of two activations with separate heads, as queries and keys in attention.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Scores:
     y : Bytes or None
         What the result is quantised to.
     seed : int
-        Of the inputs.
+        Seed of the inputs.
     """
 
     batch: int
@@ -217,7 +217,7 @@ class Scores:
     seed: int
 
     def model_and_cases(self) -> tuple[onnx.ModelProto, list[Feeds]]:
-        """The model and what it is run with."""
+        """The model and the feeds of each case."""
         rng = np.random.default_rng(self.seed)
         g = OnnxBuilder()
         a_shape = [self.batch, self.heads, self.queries, self.width]

@@ -1,7 +1,8 @@
-"""Whole transformers, quantised by onnxruntime.quantization in every form that it knows.
+"""Whole transformers, quantised by onnxruntime.quantization in every form it supports.
 
-Every product of two quantised operands runs on an integer kernel. What the models compute is held
-against ONNX Runtime without graph optimisation, next to how far quantising itself moves the result.
+Every product of two quantised operands runs on an integer kernel. Results are compared with ONNX
+Runtime without graph optimisation; the tolerance is relative to the change that quantisation itself
+makes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def literal(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> NDArra
 
 
 def distance(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Root of the mean square of the differences."""
+    """Root mean square of the differences."""
     return float(np.sqrt(np.mean(np.square(a.astype(np.float64) - b))))
 
 
@@ -64,7 +65,7 @@ def distance(a: NDArray[Any], b: NDArray[Any]) -> float:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_quantized_transformers(name: str, form: str) -> None:
-    """Ours is as near to what ONNX Runtime computes node by node as steps at ties leave it.
+    """Results match ONNX Runtime node by node, except for quantisation steps at ties.
 
     Where a value lies near a tie, float operations that round differently (a sum in another order,
     scales multiplied first) give neighbouring integers, and from there on two right
@@ -90,7 +91,7 @@ def test_quantized_transformers(name: str, form: str) -> None:
 
 @pytest.mark.slow
 def test_two_threads_give_the_same_bits() -> None:
-    """Integers leave no choice of order, and rows are normalised by one thread each."""
+    """Integer sums leave no choice of order, and one thread normalises each row."""
     model = quantized_model("bert", "qdq_u8s8")
     feeds = transformers.feeds(model, SAMPLES)
     results = [
@@ -101,7 +102,7 @@ def test_two_threads_give_the_same_bits() -> None:
 
 
 def test_an_exported_library_gives_the_same_bits(tmp_path: Path) -> None:
-    """int8 weights, packed, go through the library."""
+    """An exported library contains the packed int8 weights."""
     model = quantized_model("bert", "dynamic_s8")
     session = open_session(model, integer_products(model))
     feeds = transformers.feeds(model, SAMPLES)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tests.onnx_builder import OnnxBuilder
 
-# What masks add to scores. Exporters write -10000 and less, which leaves nothing of the scores
-# where the quantiser is told to make their sum 8-bit.
+# Mask values that are added to scores. Exporters write -10000 or less, which leaves no precision
+# for the scores if the quantiser makes their sum 8-bit.
 ABSENT = -20.0
 
 
@@ -39,17 +39,17 @@ class Sizes:
 
     @property
     def head(self) -> int:
-        """Width of one head."""
+        """Size of one head."""
         return self.width // self.heads
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """That of the hidden states."""
+        """Shape of the hidden states."""
         return self.batch, self.tokens, self.width
 
 
 class _Writer:
-    """What both kinds have in common."""
+    """Methods that both kinds of model share."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         self.sizes = sizes
@@ -76,7 +76,7 @@ class _Writer:
         return self.g.node("Add", self.random(outer, spread=0.1), y) if bias else y
 
     def heads(self, x: str, transposed: bool = False) -> str:
-        """[batch, tokens, width] -> [batch, heads, tokens, head], or with the last two swapped."""
+        """[batch, tokens, width] -> [batch, heads, tokens, head], or its last two swapped."""
         s = self.sizes
         split = self.g.node("Reshape", x, self.ints((s.batch, s.tokens, s.heads, s.head)))
         return self.g.node("Transpose", split, perm=(0, 2, 3, 1) if transposed else (0, 2, 1, 3))
@@ -168,7 +168,7 @@ def llama(sizes: Sizes | None = None, seed: int = 0) -> onnx.ModelProto:
 
 
 def feeds(model: onnx.ModelProto, seed: int) -> dict[str, NDArray[np.int64]]:
-    """Random words; where there is a mask, the last sentence is a third shorter."""
+    """Random words; if there is a mask, the last sentence is a third shorter."""
     rng = np.random.default_rng(seed)
     result = {}
     for item in model.graph.input:

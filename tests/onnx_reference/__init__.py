@@ -1,1 +1,1 @@
-"""What quantised ONNX models mean, in NumPy; written from the operators' text, bit by bit."""
+"""Bit-exact NumPy reference of quantised ONNX models, after the operators' specification."""

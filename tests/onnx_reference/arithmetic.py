@@ -1,7 +1,7 @@
-"""Quantisation written from the text of the ONNX operators: float32 operations, one by one.
+"""Quantisation after the specification of the ONNX operators: single float32 operations.
 
 Nothing here shares code with the compiler. Every float operation is one NumPy operation on float32
-arrays, so each result is rounded once, to nearest even, as the operators' text has it.
+arrays, so each result is rounded once, to nearest even, as the specification requires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F32 = np.float32
 
 
 def along(parameter: Array, axis: int | None, rank: int) -> Array:
-    """A scale or zero point in a shape that broadcasts: one value, or one for each index."""
+    """Reshapes a scale or zero point to broadcast: one value, or one for each index of the axis."""
     if parameter.size == 1 or axis is None:
         return parameter.reshape(())
     shape = [1] * rank
@@ -41,9 +41,9 @@ def quantize(x: Array, scale: ArrayLike, zero_point: ArrayLike, axis: int | None
 
 
 def quantize_sum(x: Array, scale: ArrayLike, zero_point: ArrayLike) -> Array:
-    """As `quantize`, but rounds after the zero point was added, as some of ONNX Runtime's do.
+    """Like `quantize`, but rounds after adding the zero point, as some ONNX Runtime kernels do.
 
-    Ties go to the even sum: of an odd zero point, one step is added to what is rounded.
+    Ties go to the even sum: if the zero point is odd, one step moves from it to x.
     """
     zero = np.asarray(zero_point)
     if zero.item() % 2 == 0:
@@ -53,7 +53,7 @@ def quantize_sum(x: Array, scale: ArrayLike, zero_point: ArrayLike) -> Array:
 
 @dataclass(frozen=True)
 class Quantized:
-    """What DequantizeLinear gives: integers that stand for (q - zero_point) * scale.
+    """A dequantised tensor: integers that stand for (q - zero_point) * scale.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class Quantized:
     scale : numpy.ndarray
         float32; one element, or one for each index of `axis`.
     zero_point : numpy.ndarray
-        As `q`; as many elements as `scale`.
+        Type of `q`; as many elements as `scale`.
     axis : int or None
-        None if the parameters are the same for the whole tensor.
+        None if one scale and zero point serve the whole tensor.
     """
 
     q: Array
@@ -74,7 +74,7 @@ class Quantized:
 
     @property
     def centred(self) -> Array:
-        """q - zero_point, int64."""
+        """q - zero_point as int64."""
         zero = along(self.zero_point, self.axis, self.q.ndim)
         return self.q.astype(np.int64) - zero.astype(np.int64)
 
@@ -84,7 +84,7 @@ class Quantized:
         return np.asarray(self.centred.astype(F32) * scale, F32)
 
     def moved(self, q: Array) -> Quantized:
-        """The same parameters for rearranged integers; only without an axis."""
+        """Rearranged integers with this tensor's parameters; only without an axis."""
         assert self.axis is None
         return replace(self, q=q)
 
@@ -92,7 +92,7 @@ class Quantized:
 def quantized(
     q: Array, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None
 ) -> Quantized:
-    """A Quantized value from whatever an operator is given; axes count from the front."""
+    """Makes a Quantized value from an operator's inputs; axes count from the front."""
     factor, zero = np.asarray(scale, F32), np.asarray(zero_point)
     if factor.size == 1:
         return Quantized(q, factor.reshape(()), zero.reshape(()))
@@ -114,9 +114,9 @@ def integer_product(a: Array, b: Array) -> Array:
 def matmul(a: Quantized, b: Quantized) -> Array:
     """MatMul of dequantised operands: the integer product, float32, times the product of scales.
 
-    The scales stand outside the sum, so that nothing is rounded within it: this is the meaning
-    that integer kernels give to DequantizeLinear, DequantizeLinear, MatMul. `a` has one scale, `b`
-    one or one for each column.
+    The scales stand outside the sum, so the sum is not rounded; integer kernels compute
+    DequantizeLinear, DequantizeLinear, MatMul this way. `a` has one scale, `b` one or one for each
+    column.
     """
     assert a.axis is None and b.axis in (None, b.q.ndim - 1)
     total = integer_product(a.centred, b.centred).astype(F32)
@@ -124,17 +124,17 @@ def matmul(a: Quantized, b: Quantized) -> Array:
 
 
 def scaled(total: Array, a: Quantized, b: Quantized, bias: Any = None, channels: int = -1) -> Array:
-    """The float32 result of an integer sum, and of a bias.
+    """The float32 result of an integer sum, including a bias.
 
     An int32 bias that counts in steps of the product of the scales belongs to the sum, where ONNX
-    Runtime's QLinearConv and QGemm add it; any other is added to the float32 result.
+    Runtime's QLinearConv and QGemm add it; any other bias is added to the float32 result.
 
     Parameters
     ----------
     total : numpy.ndarray
         int32; `b` may have a scale for each of its channels.
     bias : Quantized, numpy.ndarray or None
-        One value for each channel, or for all.
+        One value for each channel, or one for all channels.
     channels : int
         The axis of the channels, counted from the end.
     """
@@ -155,8 +155,8 @@ def scaled(total: Array, a: Quantized, b: Quantized, bias: Any = None, channels:
 def dynamic_quantize(x: Array, least: float | None = None) -> tuple[Array, Array, Array]:
     """DynamicQuantizeLinear: (uint8 values, float32 scale, uint8 zero point).
 
-    Zeros only: the text divides 0 by 0; scale 1 and zero point 0, as ONNX Runtime. With a least
-    scale they have that, as in PyTorch.
+    All zeros give 0 / 0 in the specification: scale 1 and zero point 0, as in ONNX Runtime. With a
+    smallest scale they get that scale, as in PyTorch.
     """
     low, high = F32(min(x.min(), F32(0))), F32(max(x.max(), F32(0)))
     scale = F32((high - low) / F32(255))

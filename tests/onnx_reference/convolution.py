@@ -1,4 +1,4 @@
-"""Convolutions of integers, channels last; one product for each tap of the window."""
+"""Channels-last convolutions of integers: one product for each tap of the window."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def integer_conv(
     Parameters
     ----------
     x : numpy.ndarray
-        Integers [N, *extents, C], less their zero point, which padding thus adds as 0.
+        Integers [N, *extents, C] minus their zero point, so that padding is 0.
     w : numpy.ndarray
-        Integers [*kernel, C / groups, OC], less their zero points.
+        Integers [*kernel, C / groups, OC], minus their zero points.
     strides, padding, dilation : sequence of int, optional
         As in ONNX's Conv: padding is all beginnings, then all ends.
     groups : int
-        Parts that the channels are cut into.
+        Number of groups of channels.
     """
     rank = x.ndim - 2
     strides, dilation = strides or [1] * rank, dilation or [1] * rank

@@ -1,4 +1,4 @@
-"""Runs an ONNX model of quantised operators on the reference arithmetic."""
+"""Runs an ONNX model of quantised operators by the reference arithmetic."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .operators import OPERATORS, Value, real
 
 
 def evaluate(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """What the model computes, output by output.
+    """Computes the outputs of a model.
 
-    A value that DequantizeLinear makes stays integer until an operator needs it as float; a matrix
-    product of two of them is an integer product (see `arithmetic.matmul`).
+    The result of DequantizeLinear stays integer until an operator needs floats; a matrix product of
+    two such values is an integer product (see `arithmetic.matmul`).
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def evaluate(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     Raises
     ------
     KeyError
-        If an operator is not among them.
+        If the model has another operator.
     """
     values: dict[str, Value] = {
         item.name: numpy_helper.to_array(item) for item in model.graph.initializer

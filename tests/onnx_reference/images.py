@@ -1,4 +1,4 @@
-"""Operators of quantised CNNs, [N, C, ...] as in ONNX; sums of integers are exact."""
+"""Operators of quantised CNNs on [N, C, ...] as in ONNX; integer sums are exact."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def _real(value: Value) -> Array:
 
 
 def _last(x: Array) -> Array:
-    """[N, C, ...] or [OC, C, ...] with that axis last."""
+    """Moves axis 1 of [N, C, ...] or [OC, C, ...] to the end."""
     return np.moveaxis(x, 1, -1)
 
 
 def _weight(w: Quantized) -> Quantized:
-    """[OC, C / groups, ...] as [..., C / groups, OC]."""
+    """[OC, C / groups, ...] -> [..., C / groups, OC]."""
     moved = np.moveaxis(np.moveaxis(w.q, 1, -1), 0, -1)
     return quantized(moved, w.scale, w.zero_point, None if w.axis is None else -1)
 
 
 def _sums(x: Array, w: Array, attributes: Attributes) -> Array:
-    """The integer convolution, channels last, of integers less their zero points; x [N, C, ...]."""
+    """The integer convolution, channels last, of integers minus zero points; x [N, C, ...]."""
     return integer_conv(
         _last(x),
         w,
@@ -61,7 +61,7 @@ def _conv_integer(inputs: Sequence[Any], attributes: Attributes) -> Value:
 
 
 def _qlinear_conv(inputs: Sequence[Any], attributes: Attributes) -> Value:
-    """One factor, x_scale * w_scale / y_scale, in that order, as ONNX Runtime has it."""
+    """Requantizes by one factor, x_scale * w_scale / y_scale, in ONNX Runtime's order."""
     w, w_scale, w_zero = inputs[3:6]
     x, w = quantized(*inputs[:3]), _weight(quantized(w, w_scale, w_zero, 0))
     total = _sums(x.centred, w.centred, attributes)
@@ -72,7 +72,7 @@ def _qlinear_conv(inputs: Sequence[Any], attributes: Attributes) -> Value:
 
 
 def _windows(x: Array, attributes: Attributes, fill: int) -> Array:
-    """Windows of a pool, [N, C, outputs..., taps]; what lies outside is `fill`."""
+    """Windows of a pool, [N, C, outputs..., taps]; elements outside are `fill`."""
     kernel = attributes["kernel_shape"]
     rank = len(kernel)
     pads, strides = attributes.get("pads", [0] * 2 * rank), attributes.get("strides", [1] * rank)
@@ -92,7 +92,7 @@ def _max_pool(inputs: Sequence[Any], attributes: Attributes) -> Value:
 
 
 def _mean(sums: Array, count: Array, x: Quantized) -> Array:
-    """Exact sums times scale / count."""
+    """Exact integer sums times scale / count."""
     assert x.axis is None
     return np.asarray(sums.astype(F32) * (x.scale / count.astype(F32)), F32)
 
@@ -129,7 +129,7 @@ def _concat(inputs: Sequence[Any], attributes: Attributes) -> Value:
 
 
 def _resize(inputs: Sequence[Any], attributes: Attributes) -> Value:
-    """Whole factors, asymmetric, rounded down: every pixel several times."""
+    """Integer factors, asymmetric, rounded down: repeats every pixel."""
     x, factors = inputs[0], inputs[2]
     assert attributes["coordinate_transformation_mode"] == b"asymmetric"
     assert (attributes["mode"], attributes["nearest_mode"]) == (b"nearest", b"floor")
@@ -141,7 +141,7 @@ def _resize(inputs: Sequence[Any], attributes: Attributes) -> Value:
 
 
 def _pad(inputs: Sequence[Any], _: Attributes) -> Value:
-    """With zeros."""
+    """Pads with zeros."""
     x, pads = _real(inputs[0]), [int(each) for each in inputs[1]]
     return np.pad(x, list(zip(pads[: x.ndim], pads[x.ndim :], strict=True)))
 

@@ -1,4 +1,4 @@
-"""The operators of `evaluate`: numpy functions that are exact or round once."""
+"""The operators of `evaluate`: NumPy functions that are exact or round once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Operator = Callable[[Sequence[Any], Attributes], Value | tuple[Value, ...]]
 
 
 def real(value: Value) -> Array:
-    """A value as an ordinary array."""
+    """The value as an ordinary array."""
     return value.real() if isinstance(value, Quantized) else value
 
 
@@ -91,7 +91,7 @@ def _matmul_integer(inputs: Sequence[Any], _: Attributes) -> Array:
 
 
 def _requantized(sums: Array, a: Quantized, b: Quantized, scale: Array, zero: Array) -> Array:
-    """Sums times one factor, a_scale * b_scale / scale: where the text leaves the order open."""
+    """Sums times one factor, a_scale * b_scale / scale; the specification leaves the order open."""
     factor = a.scale * b.scale / scale
     return quantize(sums.astype(F32) * factor, F32(1), zero)
 
@@ -103,7 +103,7 @@ def _qlinear_matmul(inputs: Sequence[Any], _: Attributes) -> Value:
 
 
 def _qgemm(inputs: Sequence[Any], attributes: Attributes) -> Value:
-    """com.microsoft QGemm: the bias counts in steps of the product of the operands' scales."""
+    """com.microsoft QGemm: the bias counts in steps of a_scale * b_scale."""
     assert attributes.get("alpha", 1.0) == 1.0
     a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
     left = quantized(a.T if attributes.get("transA") else a, a_scale, a_zero)
@@ -164,7 +164,7 @@ def _clip(inputs: Sequence[Any], _: Attributes) -> Array:
 
 
 def _move(function: Callable[[Array, Sequence[Any], Attributes], Array]) -> Operator:
-    """An operator that only moves values, for which 8-bit values do as well."""
+    """Wraps an operator that only moves values, so that it also accepts 8-bit values."""
 
     def operator(inputs: Sequence[Any], attributes: Attributes) -> Value:
         x, rest = inputs[0], inputs[1:]

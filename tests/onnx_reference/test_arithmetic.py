@@ -1,4 +1,4 @@
-"""The reference against onnx's own, and against exact arithmetic at ties and limits."""
+"""The reference compared with onnx's own, and with exact arithmetic at ties and limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def random_bytes(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
 @pytest.mark.parametrize("dtype", BYTES)
 @given(seeds)
 def test_quantize_agrees_with_fractions(dtype: Any, seed: int) -> None:
-    """At ties of x / scale, in between, and far outside; the scale is a power of two: exact."""
+    """At ties of x / scale, between ties and far outside; scales are powers of two: exact."""
     rng = np.random.default_rng(seed)
     scale = np.float32(2.0 ** rng.integers(-8, 4))
     zero = random_bytes(rng, dtype)
@@ -58,7 +58,7 @@ def test_quantize_and_dequantize_agree_with_onnx(dtype: Any, axis: int | None, s
 
 
 def agree(g: OnnxBuilder, feeds: dict[str, Array]) -> None:
-    """The same bits as onnx's reference evaluator."""
+    """Asserts that the bits equal those of onnx's reference evaluator."""
     model = g.model()
     for ours, theirs in zip(
         evaluate(model, feeds), ReferenceEvaluator(model).run(None, feeds), strict=True
@@ -123,8 +123,8 @@ def test_products_are_exact_at_the_limits(a_type: Any, b_type: Any) -> None:
 def assert_equal_but_near_ties(ours: Array, theirs: Array, steps: Array) -> None:
     """One step apart at most, and only where `steps`, in float64, is within 5e-5 of a tie.
 
-    Others form the factor a_scale * b_scale / y_scale first: three roundings of 2^-24 relative, of
-    values up to 2^8 steps: 3 * 2^-16 = 4.6e-5 of a step.
+    Other implementations compute the factor a_scale * b_scale / y_scale first: three roundings of
+    2^-24 relative, of values up to 2^8 steps: 3 * 2^-16 = 4.6e-5 of a step.
     """
     apart = np.abs(ours.astype(int) - theirs.astype(int))
     assert apart.max() <= 1
@@ -154,7 +154,7 @@ def test_qlinear_matmul_agrees_with_onnx_but_near_ties(a_type: Any, b_type: Any,
 
 
 def test_a_product_of_dequantised_values_is_an_integer_product() -> None:
-    """Against exact arithmetic: one rounding of the sum, of the scale and of their product."""
+    """Compared with exact arithmetic: rounds once each for the sum, the scale and their product."""
     rng = np.random.default_rng(0)
     a, b = random_bytes(rng, np.uint8, 5, 700), random_bytes(rng, np.int8, 700, 6)
     scales = rng.uniform(0.001, 0.1, 6).astype(np.float32)
@@ -177,7 +177,7 @@ def _parameters(g: OnnxBuilder, scale: float, zero: int) -> tuple[str, str]:
 
 
 def test_rearranged_values_stay_integers() -> None:
-    """Transpose, Reshape, Slice, Flatten, Squeeze and Unsqueeze, as onnx has them."""
+    """Transpose, Reshape, Slice, Flatten, Squeeze and Unsqueeze match onnx's results."""
     rng = np.random.default_rng(0)
     g = OnnxBuilder(19)
     y = g.node("DequantizeLinear", g.input("a", (2, 3, 8), np.uint8), *_parameters(g, 0.1, 9))

@@ -23,7 +23,7 @@ def ort(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
 
 
 def assert_one_step_apart_at_most(model: onnx.ModelProto, feeds: dict[str, Array]) -> None:
-    """ONNX Runtime orders the float operations in its own way: it may differ at ties, seldom."""
+    """ONNX Runtime's order of float operations may give another integer at ties, which is rare."""
     ours, theirs = evaluate(model, feeds)[0], ort(model, feeds)
     assert ours.dtype == theirs.dtype
     apart = np.abs(ours.astype(int) - theirs.astype(int))
@@ -95,7 +95,7 @@ def test_dynamic_quantize_matmul(b_type: Any) -> None:
     g.output(g.node("DynamicQuantizeMatMul", g.input("a", SHAPE), *b, domain=CONTRIB), (8, 5))
     model, feeds = g.model(), {"a": rng.normal(size=SHAPE).astype(np.float32)}
     ours, theirs = evaluate(model, feeds)[0], ort(model, feeds)
-    # Both round the sum, the factor, the product and the addition of the bias, in some order.
+    # Both round the sum, the factor, the product and the addition of the bias, in different orders.
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * 2.0**-24 * np.abs(theirs).max() * 2)
 
 
@@ -111,5 +111,5 @@ def test_matmul_integer_to_float(a_type: Any) -> None:
     g.output(g.node("MatMulIntegerToFloat", a, b, *scales, *zeros, bias, domain=CONTRIB), (8, 5))
     model, feeds = g.model(), {"a": random_bytes(rng, a_type, *SHAPE)}
     ours, theirs = evaluate(model, feeds)[0], ort(model, feeds)
-    # As above.
+    # The roundings of the test above apply here, too.
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * 2.0**-24 * np.abs(theirs).max() * 2)

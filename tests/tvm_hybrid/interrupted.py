@@ -1,9 +1,10 @@
-"""Runs commands in children of a fresh process, and presses Ctrl-C at moments of their lives.
+"""Runs commands in children of a fresh process and interrupts them (SIGINT) at chosen moments.
 
     python -m tests.tvm_hybrid.interrupted MODEL FOLDER SEED
 
-Prints a line of JSON for each. Modules are imported before, so that a child gets to work at once.
-Orphans become this process's children, so that it sees whom a command leaves behind.
+Prints a line of JSON for each command. Modules are imported before, so that a child gets to work at
+once. Orphans become children of this process, which thus finds processes that a command leaves
+behind.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ SLOWEST = 120.0
 PRESSED = {"compile": 4, "run": 1, "verify": 2, "bench": 2, "tune": 1}
 if "TVM_HYBRID_ALL_TESTS" not in os.environ:
     PRESSED = {"compile": 2, "run": 1, "verify": 1, "bench": 1, "tune": 1}
-LONG = 3.0  # what bench and tune take longer than
+LONG = 3.0  # bench and tune take longer than this
 
 
 def commands(model: str, folder: Path) -> dict[str, list[str]]:
-    """What is interrupted; each would take a second or more."""
+    """Commands to interrupt; each takes a second or more."""
     one = ["--threads", "1"]
     return {
         "compile": ["compile", model, "-o", str(folder / "m.so"), *one],
@@ -44,9 +45,9 @@ def commands(model: str, folder: Path) -> dict[str, list[str]]:
 
 
 def main(model: str, folder: Path, seed: int) -> None:
-    """One command to its end, which tells how long it takes; then all interrupted.
+    """Runs one command to its end to time it; then interrupts all commands.
 
-    What ends before it is interrupted is done again, and interrupted earlier.
+    A command that ends too early is run again and interrupted earlier.
     """
     import onnxruntime  # noqa: F401
     import tvm
@@ -72,7 +73,7 @@ def main(model: str, folder: Path, seed: int) -> None:
 
 
 def _pressed(arguments: list[str], folder: Path, after: float | None) -> dict[str, Any]:
-    """What became of a command that is interrupted after so many seconds."""
+    """Exit code, output and leftovers of a command that is interrupted after `after` seconds."""
     for path in folder.iterdir():
         path.unlink()
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as said:
@@ -82,7 +83,7 @@ def _pressed(arguments: list[str], folder: Path, after: float | None) -> dict[st
             _child(arguments, place, said.fileno())
         if after is not None:
             _wait(child, after)
-            os.kill(child, signal.SIGINT)  # it is not reaped yet, so the number is still its own
+            os.kill(child, signal.SIGINT)  # not reaped yet: the process id is still valid
         code = _wait(child, SLOWEST)
         seconds = time.monotonic() - begun
         orphans = _orphans()
@@ -115,7 +116,7 @@ def _child(arguments: list[str], place: str, said: int) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether an output reads; in a child, because half a library may end who loads it."""
+    """Whether an output loads; tried in a child, which a truncated library may crash."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -134,7 +135,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _wait(child: int, seconds: float) -> int | None:
-    """Its exit code; None while it runs. It stays a zombie: its number is not given away."""
+    """Exit code, or None while it runs; the zombie is kept so that its process id is not reused."""
     end = time.monotonic() + seconds
     while True:
         found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -146,7 +147,7 @@ def _wait(child: int, seconds: float) -> int | None:
 
 
 def _orphans() -> list[str]:
-    """Whom it left behind; what is dying has a moment to."""
+    """Command lines of leftover processes; dying ones get a moment to end."""
     end = time.monotonic() + 5.0
     while True:
         while True:

@@ -1,4 +1,4 @@
-"""Tiny ONNX models for the tests of the command line and of the reports."""
+"""Tiny ONNX models for tests of the command line and of the reports."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def two_layers(rows: int | str | None = 4) -> onnx.ModelProto:
 
 
 def reference(x: np.ndarray) -> np.ndarray:
-    """What `two_layers` computes, in float64."""
+    """The result of `two_layers` in float64."""
     w0, w1 = (numpy_helper.to_array(item) for item in two_layers().graph.initializer)
     return np.maximum(x.astype(np.float64) @ w0, 0) @ w1
 
 
 def saved(folder: Path, model: onnx.ModelProto | None = None) -> Path:
-    """The model as a file."""
+    """Writes the model to a file."""
     path = folder / "model.onnx"
     onnx.save(model or two_layers(), path)
     return path

@@ -1,4 +1,4 @@
-"""Looks at the processes that a process has started."""
+"""Finds the processes that a process has started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """Processes that the threads of one have started; threads may end meanwhile."""
+    """Children that the threads of a process have started; threads may end meanwhile."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:

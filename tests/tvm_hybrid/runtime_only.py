@@ -1,4 +1,4 @@
-"""Runs exported libraries in a process that has TVM's runtime and nothing of ours."""
+"""Runs exported libraries in a process with TVM's runtime and without our packages."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def run_on_runtime_alone(
     answer: int | None = None,
     preload: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a library where our packages cannot be found; its result goes to `y.npy` in `folder`.
+    """Runs a library without access to our packages; writes its result to `y.npy` in `folder`.
 
-    It prints the last line of a RuntimeError, if there is one, then which of our packages were
-    imported, and whether TVM's compiler was loaded. `answer` is what Linux says when it is asked
-    for AMX tile data, an errno; `preload` is an emulator of AMX.
+    Prints the last line of a RuntimeError, if any, then which of our packages were
+    imported, and whether TVM's compiler was loaded. `answer` is Linux's answer to a request for AMX
+    tile data, an errno; `preload` is an emulator of AMX.
     """
     np.save(folder / "x.npy", x)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

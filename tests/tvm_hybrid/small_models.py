@@ -1,4 +1,4 @@
-"""Tiny Relax models, and how to run Python in a fresh process, for the tests of this folder."""
+"""Tiny Relax models, and a way to run Python in a fresh process, for this folder's tests."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def mlp_module(rows: int = 1) -> IRModule:
 
 
 def mlp_reference(x: np.ndarray) -> np.ndarray:
-    """What the MLP computes, in float64."""
+    """The MLP's result in float64."""
     return np.maximum(x.astype(np.float64) @ MLP_WEIGHT + MLP_BIAS, 0)
 
 
 def saved_chain(path: Path, weights: Iterable[np.ndarray]) -> Path:
-    """An ONNX file that multiplies x[1, N] by one [N, N] matrix after the other."""
+    """An ONNX file that multiplies x[1, N] by a chain of [N, N] matrices."""
     build = OnnxBuilder()
     size, value = 0, "x"
     for weight in weights:
@@ -77,14 +77,14 @@ def mlp(threads: int = 1) -> Executable:
 
 @functools.cache
 def several() -> Executable:
-    """The model of several inputs and outputs, compiled for this machine."""
+    """The model with several inputs and outputs, compiled for this machine."""
     return tvm_hybrid.compile(several_module(), num_threads=1)
 
 
 def run_python(
     code: str, *arguments: object, path: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs code in a fresh interpreter that finds this repository, and `path` before it."""
+    """Runs code in a fresh interpreter that finds this repository, after `path`."""
     places = [str(place) for place in (path, ROOT) if place is not None]
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""An exported library with AMX kernels asks Linux itself, and refuses by a clear message."""
+"""An exported library with AMX kernels asks Linux itself and refuses with a clear message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def message(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture
 def cpu_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards take a feature that every CPU has for each of AMX's."""
+    """Guards check a feature that every CPU has instead of each AMX feature."""
     for name in AMX:
         sse = CpuFeature(name, "pni", 1, 0, "ecx", 0, AMX_STATE)
         monkeypatch.setitem(FEATURES, name, sse)
@@ -83,7 +83,7 @@ def test_an_emulator_stands_for_cpu_and_permission(active: int, tmp_path: Path) 
 
 
 def permission(monkeypatch: pytest.MonkeyPatch, state: str, *flags: str, code: int = 0) -> None:
-    """Python's view: what Linux said, and what else the CPU has."""
+    """Python's view: Linux's answer, and the CPU's other features."""
     monkeypatch.setattr(cpu_features, "tile_permission", lambda: Permission(state, code))
     monkeypatch.setattr(cpu_features, "host_flags", lambda: frozenset(flags))
 

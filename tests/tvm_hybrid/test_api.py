@@ -28,7 +28,7 @@ TOLERANCE = 17 * 64 * 2.0**-24  # K = 16 products and a bias, partial sums below
 
 
 def symbolic_module() -> tvm.IRModule:
-    """The MLP with a symbolic number of rows."""
+    """The MLP with a dynamic number of rows."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 16), "float32"))
     with builder.function("main", [x]):

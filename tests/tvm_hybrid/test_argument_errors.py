@@ -1,4 +1,4 @@
-"""Errors name the argument that is wrong, and the command line its own option."""
+"""Errors name the wrong argument, and the command line names its own option."""
 
 from __future__ import annotations
 

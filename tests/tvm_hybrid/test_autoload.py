@@ -20,7 +20,7 @@ pytestmark = pytest.mark.turns
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A folder that looks as if the package were installed, with setup.cfg's entry points."""
+    """A folder that looks like an installation with setup.cfg's entry points."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     points = configparser.ConfigParser(delimiters=("=",))
@@ -35,12 +35,12 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# To turn all hooks off would leave out TVM's own.
+# Turning all hooks off would also disable TVM's own.
 WITHOUT_HOOK = """
 import sys, types
 sys.modules["tvm_hybrid._autoload"] = types.SimpleNamespace(register=lambda: None)
 """
-# What the hook changes, and on the lines after it what it could change of TVM.
+# Prints what the hook changes, and on the following lines what it could change of TVM.
 STATE = """
 import warnings
 warnings.simplefilter("error")
@@ -99,14 +99,14 @@ def test_our_own_import_of_tvm_leaves_the_same_state(installed: Path) -> None:
     quick = run_python(QUICK + STATE, path=installed)
     assert stock.returncode == quick.returncode == 0, stock.stderr + quick.stderr
     assert "tirx.s_tir.ldg32" in quick.stdout
-    # TVM tries to import tvm.runtime.disco, and fails until its last step has loaded a library.
+    # TVM tries to import tvm.runtime.disco, which fails until the last step has loaded a library.
     expected = stock.stdout.replace("'runtime.disco.create_process_pool', ", "").splitlines()
     expected = [line for line in expected if not line.startswith(("tvm.runtime.disco", "Disco"))]
     assert sorted(quick.stdout.splitlines()) == sorted(expected)
 
 
 def test_our_own_import_of_tvm_raises_no_error_of_c(installed: Path) -> None:
-    """The first one takes 0.3 s, for its backtrace."""
+    """The first such error takes 0.3 s for its backtrace."""
     code = """
 import sys
 found = []
@@ -199,7 +199,7 @@ print(sorted(name for name in set(sys.modules) - before if "." not in name))
 """
     )
     seconds, modules = done.stdout.splitlines()
-    # It takes under 0.02 s; the promise is 0.3 s.
+    # It takes under 0.02 s; the promised limit is 0.3 s.
     assert float(seconds) < 0.3, done.stderr
     for heavy in ("onnx", "rich", "xgboost", "relay_passes", "tir_schedules", "click"):
         assert f"'{heavy}'" not in modules
@@ -227,7 +227,7 @@ def test_tvm_compile_takes_the_pipeline_by_name() -> None:
     executable = tvm.compile(mlp_module(), target, relax_pipeline="tvm_hybrid")
     machine = relax.VirtualMachine(executable, tvm.cpu())
     result = machine["main"](tvm.runtime.tensor(x)).numpy()
-    # 17 roundings of terms of size 1 at most 4 each.
+    # 17 roundings of terms of size 1, at most 4 each.
     np.testing.assert_allclose(result, mlp_reference(x), atol=17 * 4 * 2.0**-23)
     assert any("tvm_hybrid_matmul" in line for line in executable.as_text().splitlines())
 
@@ -239,7 +239,7 @@ def test_partition_groups_what_we_take() -> None:
 
 
 def test_importing_us_imports_no_other_package() -> None:
-    """What is heavy is imported when a name is used; of our own packages the log alone."""
+    """Heavy modules are imported at the use of a name; of our own packages only the log is."""
     code = (
         "import sys; before = set(sys.modules); import tvm_hybrid;"
         "new = set(sys.modules) - before;"

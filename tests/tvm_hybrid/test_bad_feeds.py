@@ -18,7 +18,7 @@ N = np.arange(4)
 
 @pytest.fixture
 def session() -> Iterator[tvm_hybrid.InferenceSession]:
-    """A session that must still be right after the test."""
+    """A session that must still give right results after the test."""
     session = tvm_hybrid.InferenceSession(several())
     yield session
     np.testing.assert_array_equal(session.run(["output_1"], {"x": X, "n": N})[0], N * 2)

@@ -1,4 +1,4 @@
-"""Files that are no library of ours: each is refused before it is opened, and says why."""
+"""Files that are no library of ours are refused before they are opened, with a reason."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def manifest_length(data: bytes) -> int:
 
 
 def sealed(body: bytes, manifest: bytes) -> bytes:
-    """A file without weights and with a right checksum around any manifest."""
+    """A file without weights, with a right checksum for the given manifest."""
     place = struct.pack("<QQ", len(body), 0)
     digest = hashlib.sha256(body + manifest + place).digest()
     return body + manifest + place + digest + struct.pack("<Q8s", len(manifest), MAGIC)
 
 
 def sealed_by_older(body: bytes, manifest: bytes) -> bytes:
-    """The same as versions wrote it that had no weights behind the library."""
+    """Such a file in the format of versions without weights behind the library."""
     digest = hashlib.sha256(body + manifest).digest()
     return body + manifest + OLDER_FOOTER.pack(digest, len(manifest), OLDER_MAGIC)
 
@@ -55,7 +55,7 @@ def with_manifest(data: bytes, change: Callable[[dict[str, object]], object]) ->
 
 
 def older(data: bytes) -> bytes:
-    """A library as versions wrote it that had no weights behind the library."""
+    """A library in the format of versions without weights behind the library."""
     end = len(data) - FOOTER.size
     start = end - manifest_length(data)
     fields = msgspec.json.decode(data[start:end])
@@ -148,7 +148,7 @@ def test_a_library_with_our_manifest_but_other_contents_is_refused(tmp_path: Pat
 
 
 def _libm() -> str:
-    """The path of a library that has nothing to do with TVM."""
+    """Path of a library that is unrelated to TVM."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in lines if "libm.so" in line or "libm-" in line)
 

@@ -19,7 +19,7 @@ from tvm_hybrid.runtime.feeds import ZERO_COPY_BYTES, aligned_empty
 from tvm_hybrid.runtime.tensors import TensorInfo
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-SHAPE = (64, 80)  # large enough to be handed over without a copy
+SHAPE = (64, 80)  # large enough to be passed without a copy
 X = np.random.default_rng(0).standard_normal(SHAPE).astype(BF16)
 
 
@@ -42,7 +42,7 @@ def executable(shape: tuple[int, ...] = SHAPE) -> Executable:
 
 
 def check(x: np.ndarray, results: list[np.ndarray]) -> None:
-    """Doubling is exact, and nothing returned is the caller's memory."""
+    """Checks that results are exactly doubled and that none shares the caller's memory."""
     for result, wanted in zip(results, [(x + x), x.T, x], strict=True):
         assert result.dtype == BF16 and result.flags.writeable
         assert not np.shares_memory(result, x)
@@ -91,7 +91,7 @@ def test_small_arrays_lists_and_read_only_ones() -> None:
 
 
 def test_one_input_and_one_output() -> None:
-    """Where a session of other types takes a short way."""
+    """Sessions with other types take a short way here."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(SHAPE, "bfloat16"))
     with builder.function("main", [x]):

@@ -1,4 +1,4 @@
-"""TVM's own doors with symbolic sizes: partition and RunCodegen, and the named pipeline."""
+"""TVM's own routes with symbolic sizes: partition and RunCodegen, and the named pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.relay_passes.regions.test_open_regions import BATCH, LENGTH, WIDTH, l
 
 def by_run_codegen(mod: IRModule) -> Any:
     parts = tvm_hybrid.partition_for_tvm_hybrid(mod, target=tvm_hybrid.resolve_target(None))
-    relax.analysis.well_formed(parts, check_ty=False)  # no function has another one's sizes
+    relax.analysis.well_formed(parts, check_ty=False)  # no function uses another one's sizes
     generated = relax.transform.RunCodegen()(parts)
     assert generated["main"].script().count("R.call_dps_packed") == 3
     return tvm.compile(generated, target=tvm_hybrid.resolve_target(None))
@@ -32,7 +32,7 @@ def by_name(mod: IRModule) -> Any:
 
 @functools.cache
 def known(batch: int, length: int) -> tvm_hybrid.Executable:
-    """A program for these sizes alone."""
+    """A program for static sizes."""
     return tvm_hybrid.compile(layer(batch, length), num_threads=1)
 
 
@@ -46,6 +46,6 @@ def test_one_program_for_any_sizes(door: Callable[[IRModule], Any]) -> None:
         arrays = [tvm.runtime.tensor(each) for each in (x, mask)]
         (wanted,) = known(batch, length).run({"x0": x, "x1": mask})
         wanted = wanted.numpy()
-        # Seven layers of sums of up to 96 products, each of which is in another order.
+        # Seven layers of sums of up to 96 products, each in another order.
         bound = 7 * 96 * np.finfo(np.float32).eps * np.abs(wanted).max()
         assert np.abs(run(*arrays).numpy() - wanted).max() <= bound

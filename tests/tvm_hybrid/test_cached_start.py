@@ -1,4 +1,4 @@
-"""A session of a program in the cache imports what loads and runs it, and no compiler."""
+"""A session with a cached program imports what loads and runs it, and no compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ session = tvm_hybrid.InferenceSession(sys.argv[1], num_threads=1)
 session.run(None, {"x": np.ones((1, 8), np.float32)})
 print(*sys.modules)
 """
-# What a program's runtime takes from the floors of the compiler, beside their packages.
+# Modules of compiler packages that a program's runtime needs, beside the runtime's packages.
 OF_THE_COMPILER = {
     "microkernels",
     "microkernels.isa",
@@ -28,7 +28,7 @@ OF_THE_COMPILER = {
     "relay_passes.ir.entries",
     "relay_passes.ir.stages",
 }
-# Facts about CPUs, which decide whether a program runs here and which key it has.
+# CPU facts, which decide whether a program runs here and which key it has.
 FACTS = ("microkernels.amx", "microkernels.machines", "microkernels.vector")
 EVERYWHERE = "microkernels.base"
 FLOORS = ("microkernels", "tir_schedules", "relay_passes")

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and its exit codes."""
+"""The command line: its output and its exit codes."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_run_computes_what_the_model_means(
     assert "y: float32[4, 5]" in shown.out
     assert "random" not in shown.err
     with np.load(output) as arrays:
-        # Two f32 sums of 8 and 16 products: far below 1e-5 of values around 10.
+        # Two f32 sums of 8 and 16 products: the error is far below 1e-5 of values around 10.
         assert np.allclose(arrays["y"], reference(X), rtol=1e-5, atol=1e-5)
 
 
@@ -206,7 +206,7 @@ def test_verify_passes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_verify_of_narrow_floats(
     dtype: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their results may be off by much more than those of float32."""
+    """Their tolerance is much larger than that of float32."""
     g = OnnxBuilder()
     weight = np.random.default_rng(0).standard_normal((256, 16))
     g.output(
@@ -222,7 +222,7 @@ def test_verify_of_narrow_floats(
 def test_verify_of_a_float16_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions, a mean, a product and a softmax; something else than the network fails."""
+    """Convolutions, a mean, a product and a softmax pass; another network's results fail."""
     g, random, dtype = OnnxBuilder(), np.random.default_rng(0), np.float16
     x, channels = g.input("x", (1, 3, 10, 10), dtype), 3
     for count in (16, 32):
@@ -236,7 +236,7 @@ def test_verify_of_a_float16_network(
     path = str(saved(tmp_path, g.model()))
     assert main(["verify", path, "--json", "--threads", "1"]) == 0
     report = json.loads(capsys.readouterr().out)
-    # Ours sums in float32: results are nearer than sums of float16 have to be.
+    # We sum in float32: results are nearer than float16 sums have to be.
     found = report["outputs"][0]["ours"]["max_rel"]
     assert found <= 4 * 2**-11 * 8**0.5 <= report["tolerance"] < 0.5
     right = tvm_hybrid.InferenceSession.run
@@ -252,7 +252,7 @@ def test_verify_names_the_first_difference(
     right = tvm_hybrid.InferenceSession.run
 
     def negative(self: Any, *arguments: Any) -> list[np.ndarray]:
-        """Wrong as soon as the second product is part of the model."""
+        """Wrong once the second product is part of the model."""
         results = right(self, *arguments)
         return [-result if result.shape == (4, 5) else result for result in results]
 

@@ -1,4 +1,4 @@
-"""`tvm-hybrid bench`: how long it measures, throughput, and files of results."""
+"""`tvm-hybrid bench`: duration of measurements, throughput, and result files."""
 
 from __future__ import annotations
 

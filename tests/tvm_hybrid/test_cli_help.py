@@ -1,4 +1,4 @@
-"""Help, examples and completion of the command line, and how little they import."""
+"""Help, examples and completion of the command line, and how few modules they import."""
 
 import os
 import shlex
@@ -57,7 +57,7 @@ def test_help_and_version_import_no_compiler(arguments: list[str]) -> None:
 
 
 def completed(words: str) -> set[str]:
-    """What the shell offers for the last word."""
+    """The shell's suggestions for the last word."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

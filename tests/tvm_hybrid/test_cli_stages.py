@@ -34,7 +34,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is printed goes to a terminal without colours, 60 columns wide."""
+    """Output goes to a terminal without colours, 60 columns wide."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
@@ -62,7 +62,7 @@ def test_stages_are_announced_in_order_with_counts() -> None:
     found: list[Stage] = []
     with listening(found.append):
         compile_model(two_layers(), num_threads=1)
-    compile_model(two_layers(), num_threads=1)  # to nobody
+    compile_model(two_layers(), num_threads=1)  # without a listener
     assert [stage.number for stage in found] == list(range(1, 10))
     assert {stage.count for stage in found} == {10}  # an executable makes machine code later
     assert found[0].size.startswith("operators: ")
@@ -86,7 +86,7 @@ def test_compile_shows_stages_on_a_terminal_alone(
     assert "10/10 machine code" in shown
     assert main(["explain", arguments[1]]) == 0
     shown = capsys.readouterr().err
-    assert "compiling model.onnx" in shown and " s  " not in shown  # no line for each stage stays
+    assert "compiling model.onnx" in shown and " s  " not in shown  # no stage's line remains
 
 
 @pytest.mark.usefixtures("terminal")
@@ -98,7 +98,7 @@ def test_tables_fit_into_60_columns(
     assert main([name, str(saved(tmp_path)), *options]) == 0
     lines = ESCAPE.sub("", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 60
-    assert not [line for line in lines if "\N{HORIZONTAL ELLIPSIS}" in line]  # nothing is cut
+    assert not [line for line in lines if "\N{HORIZONTAL ELLIPSIS}" in line]  # no text is cut
 
 
 @pytest.mark.usefixtures("terminal")
@@ -118,7 +118,7 @@ def test_a_table_without_room_becomes_a_list(capsys: pytest.CaptureFixture[str])
 def test_strict_refuses_what_a_template_is_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As its help says: operators without any template remain."""
+    """As its help says: operators without any template are allowed."""
     path = str(saved(tmp_path, doubles()))
     for command in ("explain", "tune"):
         records = ["--records", str(tmp_path / "r.jsonl")] if command == "tune" else []
@@ -133,7 +133,7 @@ def test_strict_refuses_what_a_template_is_for(
 
 
 def test_tune_takes_the_common_options(tmp_path: Path) -> None:
-    """A place binds this process and its measurers; the passes are dumped."""
+    """A place binds this process and its measurers; passes are dumped."""
     cpu = min(os.sched_getaffinity(0))
     seen = []
 
@@ -179,7 +179,7 @@ def test_predictions_of_float32_advise_bf16(
 
 
 def bad_models() -> Iterator[tuple[str, onnx.ModelProto, str]]:
-    """Models with one wrong node, and what is said of it."""
+    """Models with one wrong node, and the message about it."""
 
     def model(op: str, inputs: tuple[str, ...] = ("x",), domain: str = "") -> onnx.ModelProto:
         values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 3)) for n in "xy"]

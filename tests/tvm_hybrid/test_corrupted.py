@@ -1,4 +1,4 @@
-"""Damaged models and libraries: a typed error, or nothing wrong; no crash, no hang, no flood."""
+"""Damaged models and libraries: a typed error or a right result; no crash, hang or memory flood."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tvm_hybrid.executable import load as loading
 from tvm_hybrid.frontend import import_onnx
 
 TRUNCATIONS, FLIPS = 100, 200
-COMPILED = 8  # damaged models that can still be imported, and are compiled too
+COMPILED = 8  # damaged models that still import and are also compiled
 SECONDS = 240
-FLOOD = 4 << 30  # bytes of address space that no import of this model needs
+FLOOD = 4 << 30  # bytes of address space that importing this model never needs
 
 
 @functools.cache
 def network() -> bytes:
-    """Operators whose shapes come from attributes and from constants, so that flips change them."""
+    """A model with shapes from attributes and from constants, so that bit flips change them."""
     rng = np.random.default_rng(0)
 
     def weight(*shape: int) -> str:
@@ -57,7 +57,7 @@ def network() -> bytes:
 
 
 def damaged(data: bytes, seed: int) -> Iterator[bytes]:
-    """Truncated anywhere, then with one bit flipped anywhere."""
+    """Data truncated at a random place, or with one random bit flipped."""
     generator = random.Random(seed)
     for _ in range(TRUNCATIONS):
         yield data[: generator.randrange(len(data))]
@@ -71,7 +71,7 @@ def test_models(tmp_path: Path) -> None:
     tvm_hybrid.compile(network(), num_threads=1)
 
     def work(acknowledge: Callable[[int], None]) -> None:
-        signal.alarm(SECONDS)  # a hang ends here
+        signal.alarm(SECONDS)  # ends a hang
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = pages * resource.getpagesize() + FLOOD
@@ -95,11 +95,11 @@ def test_models(tmp_path: Path) -> None:
     outcomes = child.acknowledged()
     assert child.wait() == 0, report.read_text() if report.exists() else outcomes
     assert len(outcomes) == TRUNCATIONS + FLIPS and set(outcomes) == {0, 1}
-    assert outcomes[:TRUNCATIONS].count(1) >= TRUNCATIONS - 2  # a cut may leave a whole model
+    assert outcomes[:TRUNCATIONS].count(1) >= TRUNCATIONS - 2  # a cut may leave a valid model
 
 
 def test_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is refused before it is opened as a library, which could crash."""
+    """They are refused before they are opened as libraries, which could crash."""
     path = tmp_path / "m.so"
     data = mlp().export(path).read_bytes()
 

@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program with the two libraries that it needs, as docs/deploy.md ships it."""
+    """The program with its two libraries, as docs/deploy.md ships it."""
     made = tmp_path_factory.mktemp("shipped")
     environment = {**os.environ, "PYTHON": sys.executable, "CXX": "g++"}
     script = ROOT / "examples" / "cpp" / "build.sh"
@@ -43,14 +43,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["sh", script, made], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no warning of the compiler's
+    assert done.stderr == ""  # no compiler warning
     return made
 
 
 def run(
     folder: Path, library: Path | str, *inputs: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program in its folder, with nothing in its environment; results are y.0, ..."""
+    """Runs the program in its folder with an empty environment; results are y.0, ..."""
     return subprocess.run(
         ["./run_library", library, "y", *inputs],
         cwd=folder,
@@ -63,13 +63,13 @@ def run(
 
 
 def stored(folder: Path, name: str, value: np.ndarray) -> str:
-    """An input as the program takes it."""
+    """Writes an input in the program's format."""
     value.tofile(folder / name)
     return f"{name}:{value.dtype}:{'x'.join(map(str, value.shape))}"
 
 
 def library_of(kind: str, folder: Path) -> Path:
-    """The MLP as a library of ours, or of TVM's own."""
+    """The MLP as a library in our format, or in TVM's own."""
     path = folder / f"{kind}.so"
     if kind == "ours":
         return mlp().export(path)
@@ -125,7 +125,7 @@ def test_errors_say_what_is_wrong(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_lesser_cpu_is_refused(folder: Path, tmp_path: Path) -> None:
-    # No CPU has AMX and AMD's SSE4a.
+    # No CPU has both AMX and AMD's SSE4a.
     target = {"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+sse4a"]}
     executable = tvm_hybrid.compile(mlp_module(), target=target, num_threads=1)
     done = run(folder, executable.export(tmp_path / "spr.so"), stored(folder, "x", X))

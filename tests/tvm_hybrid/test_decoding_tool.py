@@ -68,7 +68,7 @@ TINY = Sizes(layers=2, width=64, heads=4, shared=2, inner=96, words=128, context
 
 
 def answering(path: Path, script: str) -> str:
-    """A program that stands for a Python of another engine."""
+    """A program that stands for another engine's Python."""
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return str(path)

@@ -1,4 +1,4 @@
-"""The demonstration's parts, without network and without the real model."""
+"""Parts of the demonstration, without network access and without the real model."""
 
 import dataclasses
 import errno
@@ -54,7 +54,7 @@ CONFIG = ClassifierConfig(
 
 
 class Network:
-    """A network with fixed scores."""
+    """A stand-in network with fixed scores."""
 
     def __init__(self, *scores: float) -> None:
         self._scores = np.array([scores], np.float32)
@@ -133,7 +133,7 @@ def test_damaged_descriptions(tmp_path: Path) -> None:
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A package of our own in the place of the real one; `state` counts the downloads."""
+    """A stand-in for the real package; `state` counts the downloads."""
     paths = {name: member.path for name, member in file_types.MEMBERS.items()}
     members = {path: f"content of {path}".encode() for path in paths.values()}
     for name, member in file_types.MEMBERS.items():
@@ -190,7 +190,7 @@ def test_a_package_without_the_files(wheel: dict[str, Any], tmp_path: Path) -> N
 def test_a_cache_that_cannot_be_written(
     wheel: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told before anything is downloaded; a disk that gets full leaves no half a file."""
+    """The error precedes any download; a full disk leaves no partial file."""
     for folder in (Path("/proc/nowhere"), tmp_path / "file" / "cache"):
         (tmp_path / "file").write_text("")
         with pytest.raises(DownloadError, match=r"cannot write .*TVM_HYBRID_CACHE_DIR names"):
@@ -277,7 +277,7 @@ def test_a_wrong_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def quantized_perceptron(folder: Path, feeds: dict[str, np.ndarray]) -> Path:
-    """MLP_1, quantised with these inputs as the only sample."""
+    """MLP_1, quantised with these inputs as the only calibration sample."""
     onnx.save(mlp_model("MLP_1", batch=8), folder / "mlp.onnx")
     quantize(folder / "mlp.onnx", folder / "int8.onnx", [feeds])
     return folder / "int8.onnx"

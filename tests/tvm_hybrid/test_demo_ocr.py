@@ -1,4 +1,4 @@
-"""The demonstration's reading of text, around networks that are played here."""
+"""The demonstration's text recognition, with stand-in networks."""
 
 from itertools import groupby
 from pathlib import Path
@@ -35,7 +35,7 @@ WHITE, BLACK = 255, 0
 
 
 class Network:
-    """A network with a fixed output; keeps what it was given."""
+    """A stand-in network with a fixed output that records its inputs."""
 
     def __init__(self, output: np.ndarray) -> None:
         self._output = output
@@ -47,7 +47,7 @@ class Network:
 
 
 def scores_of(path: list[int], best: float = 0.75) -> np.ndarray:
-    """Scores whose best path is this one."""
+    """Scores with the given best path."""
     scores = np.full((len(path), len(ALPHABET)), 0.01, np.float32)
     scores[np.arange(len(path)), path] = best
     return scores
@@ -106,7 +106,7 @@ def test_thin_and_doubtful_cores_are_no_lines() -> None:
 
 
 def test_a_neighbour_inside_of_a_box_does_not_count() -> None:
-    """Scores are those of the core's own pixels, even where a box holds parts of others."""
+    """Scores are those of the core's own pixels, although a box may contain parts of others."""
     probabilities = np.zeros((60, 60), np.float32)
     probabilities[10:40, 10:14] = probabilities[36:40, 10:50] = 0.9
     probabilities[12:20, 30:40] = 0.4
@@ -138,7 +138,7 @@ def test_the_page_has_the_lines_where_they_should_be() -> None:
 
 
 def letters(line: PrintedLine) -> np.ndarray:
-    """The part of a page with this line alone that is not white."""
+    """The non-white part of a page with only this line."""
     page = render((line,), size=100)
     rows, columns = np.nonzero((page < WHITE).any(axis=2))
     return page[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]

@@ -1,4 +1,4 @@
-"""Tensors without elements: an empty result is a result, and nothing is what a sum of none is."""
+"""Tensors without elements: an empty result is valid, and an empty sum is 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(F32)
 
 
-# Inputs of the model of the table below; e* have no elements.
+# Model inputs for the table below; names with e are empty tensors.
 FEEDS: dict[str, np.ndarray] = {
     "e": np.zeros((2, 0, 3), F32),
     "e_rows": np.zeros((0, 4), F32),
@@ -58,7 +58,7 @@ def none(*shape: int, dtype: Any = F32) -> np.ndarray:
 
 
 def reduced(op: str, number: float, value: str = "e", dtype: Any = F32) -> tuple:
-    """A reduction over the axis without elements."""
+    """A case with a reduction over the axis without elements."""
     return (
         op,
         lambda g: g.node(op, value, g.constant([1]), keepdims=0),
@@ -242,19 +242,19 @@ CASES: list[Case] = [
 
 
 def scale(g: OnnxBuilder, zero: int = 7, dtype: Any = np.uint8) -> tuple[str, str]:
-    """A scale and a zero point."""
+    """Adds a scale and a zero point."""
     return g.constant(0.5, F32), g.constant(zero, dtype)
 
 
 def heads_of(g: OnnxBuilder, rows: str, keys: np.ndarray) -> str:
-    """Attention of a single sequence."""
+    """Multi-head attention of a single sequence."""
     query = g.node("Unsqueeze", rows, g.constant([0]))
     key = g.constant(keys)
     return g.node("MultiHeadAttention", query, key, key, domain=CONTRIB, num_heads=2)
 
 
 def table_model() -> tuple[onnx.ModelProto, list[tuple[str, np.ndarray]]]:
-    """A model with every case of the table, and what its outputs are."""
+    """A model with every case of the table, and the expected outputs."""
     g = OnnxBuilder(opset=18)
     for name, array in FEEDS.items():
         g.input(name, array.shape, array.dtype)
@@ -313,7 +313,7 @@ def weight(seed: int) -> np.ndarray:
 
 
 def attended(tokens: np.ndarray) -> np.ndarray:
-    """What the decoder makes of the last of some tokens [batch, length, WIDTH], in float64."""
+    """The decoder's result for the last of the tokens [batch, length, WIDTH], in float64."""
     q, k, v = (
         (tokens @ weight(i).astype(float)).reshape(*tokens.shape[:2], HEADS, SIZE).swapaxes(1, 2)
         for i in range(3)
@@ -331,7 +331,7 @@ def test_a_decoder_begins_with_an_empty_past() -> None:
         feeds = {"x": tokens[:, [step]], "past_k": past[0], "past_v": past[1]}
         y, *past = session.run(None, feeds)
         assert past[0].shape == (2, HEADS, step + 1, SIZE)
-        # Sums of 8, 4, 3 and 8 products, one behind the other, of values up to some 20.
+        # Chained sums of 8, 4, 3 and 8 products, of values up to about 20.
         expected = attended(tokens[:, : step + 1])
         np.testing.assert_allclose(y, expected, rtol=0, atol=23 * 20 * np.finfo(F32).eps)
 
@@ -376,7 +376,7 @@ def test_every_way_in_and_out(dtype: Any, tmp_path: Path) -> None:
 
 
 def selection(one_input: bool) -> onnx.ModelProto:
-    """Kernels read tensors without elements here, as results have a size that depends on data."""
+    """Sizes that depend on data make kernels read tensors without elements."""
     g = OnnxBuilder()
     if one_input:
         g.output(g.node("NonZero", g.input("x", (3, 0, 4))), None)
@@ -392,14 +392,14 @@ def selection(one_input: bool) -> onnx.ModelProto:
 def test_kernels_that_read_nothing(
     one_input: bool, shapes: list[tuple[int, ...]], tmp_path: Path
 ) -> None:
-    """NumPy's strides of arrays without elements are not those that kernels expect."""
+    """NumPy gives arrays without elements other strides than kernels expect."""
     model = selection(one_input)
     executable = tvm_hybrid.compile(model, num_threads=1, records=[])
     executable.export(tmp_path / "m.so")
     feeds = {info.name: np.zeros(info.static_shape or (), info.dtype) for info in executable.inputs}
     for program in (executable, tvm_hybrid.load(tmp_path / "m.so")):
         session = tvm_hybrid.InferenceSession(program)
-        for _ in range(2):  # the second run goes the short way, where there is one
+        for _ in range(2):  # the second run may take the short way
             assert [each.shape for each in session.run(None, feeds)] == shapes
         binding = session.io_binding()
         for name, array in feeds.items():
@@ -412,14 +412,14 @@ def test_kernels_that_read_nothing(
 
 
 def relu() -> onnx.ModelProto:
-    """x: [n, 3]."""
+    """Relu of x: [n, 3]."""
     g = OnnxBuilder()
     g.output(g.node("Relu", g.input("x", ("n", 3))), ("n", 3))
     return g.model()
 
 
 def test_a_model_of_nothing_at_all(tmp_path: Path) -> None:
-    """No kernel is left of it; one input and one output are the session's short way."""
+    """No kernel remains; a model with one input and one output takes the session's short way."""
     executable = tvm_hybrid.compile(relu(), shapes={"n": 0}, num_threads=1)
     assert not executable.explain()
     executable.export(tmp_path / "m.so")
@@ -449,7 +449,7 @@ def test_the_command_line(
 
 
 def test_zero_is_a_size_and_nothing_is_none() -> None:
-    """ONNX tells a size of 0 from one that is not given by the field's presence."""
+    """ONNX distinguishes a size of 0 from an absent size by the field's presence."""
     model = mirror()
     with pytest.raises(ShapeError, match=r"fixes dimension 0 of input 'x'.* to 0"):
         tvm_hybrid.compile(model, shapes={"x": (1, 3)})

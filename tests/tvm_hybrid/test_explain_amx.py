@@ -1,4 +1,4 @@
-"""`explain` for a target with AMX: what is on tiles, and why the rest is not. Nothing is run."""
+"""`explain` for a target with AMX: what is on tiles, and why the others are not. Nothing is run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOAT32 = "AMX multiplies 8-bit integers and bfloat16, not float32"
 
 
 def many_and_one() -> onnx.ModelProto:
-    """x [64, 256] and y [1, 256] times one weight [256, 256] each."""
+    """x [64, 256] and y [1, 256], each times its own weight [256, 256]."""
     g, rng = OnnxBuilder(), np.random.default_rng(0)
     for name, rows in (("x", 64), ("y", 1)):
         weight = g.constant(rng.standard_normal((256, 256)), np.float32)

@@ -1,4 +1,4 @@
-"""Exported libraries: they run on TVM's runtime alone, refuse other CPUs, and appear whole."""
+"""Exported libraries run on TVM's runtime alone, refuse other CPUs, and are written atomically."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_without_us(library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a library on `X`, where our packages cannot even be found."""
+    """Runs a library on `X` in a process that cannot find our packages."""
     return run_on_runtime_alone(library, X, folder)
 
 
@@ -59,7 +59,7 @@ def test_runs_on_the_runtime_alone(exported: Path, tmp_path: Path) -> None:
 
 
 def dynamic_layer() -> onnx.ModelProto:
-    """relu(x @ w) for x[1, 16], quantised as the model runs."""
+    """relu(x @ w) for x[1, 16], dynamically quantised."""
     g = OnnxBuilder()
     q, scale, zero = g.nodes("DynamicQuantizeLinear", 3, g.input("x", (1, 16)))
     weight = np.random.default_rng(2).integers(-128, 128, (16, 24)).astype(np.int8)
@@ -92,7 +92,7 @@ def test_a_bfloat16_model_runs_on_the_runtime_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, atol=TOLERANCE)
 
 
-# A CPU, the precision, a piece of the kernel's name, and what its instructions need.
+# A CPU, the precision, a part of the kernel's name, and the features of its instructions.
 LOW_PRECISION = [
     ("cascadelake", "auto", "avx512_vnni_u8s8s32", "avx512vnni"),
     ("alderlake", "auto", "avx2_vnni_u8s8s32", "avxvnni"),
@@ -117,7 +117,7 @@ def test_a_cpu_without_the_products_is_refused_by_their_name(
     program = StoredProgram(cpu, executable.manifest.features, ())
     source = loader_source("digest", tmp_path / "frame", [program], WeightsFile([]))
     assert f'{{"{feature}", ' in source
-    # A CPU that has everything else.
+    # A CPU with all other features.
     path = executable.export(tmp_path / "m.so")
     flags = {FEATURES[name].flag for name in executable.manifest.features if name != feature}
     monkeypatch.setattr(cpu_features, "host_flags", lambda: frozenset(flags))
@@ -192,7 +192,7 @@ def test_equal_models_have_equal_hashes(exported: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library for a CPU with AMX and FP16; no CPU has these and AMD's SSE4a besides."""
+    """A library for a CPU that has AMX, FP16 and AMD's SSE4a; no such CPU exists."""
     target = {"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+sse4a"]}
     executable = tvm_hybrid.compile(mlp_module(), target=target, num_threads=1)
     assert missing_on_host(executable.manifest.features) != []
@@ -227,7 +227,7 @@ def test_the_library_itself_refuses_another_cpu(
 def test_the_guard_and_the_kernel_agree_about_every_feature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that asks for all features names those that /proc/cpuinfo does not list."""
+    """A library that requires all features names those that /proc/cpuinfo does not list."""
     monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     output = tmp_path / "all.so"
     program = replace(mlp().program(), cpu="no-such-cpu", features=tuple(FEATURES))

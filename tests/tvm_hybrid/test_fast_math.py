@@ -1,4 +1,4 @@
-"""compile(fast_math=...): which convolutions Winograd computes, everywhere that it can be said."""
+"""compile(fast_math=...): which convolutions use Winograd, through every interface."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_levels_differ_in_the_kernel_and_hardly_in_results() -> None:
         found[level] = by_winograd(executable)
     assert found == {"off": False, "default": True, "on": True}
     np.testing.assert_array_equal(results["default"], results["on"])
-    # The stated tolerance, relative to the root mean square of the results.
+    # The documented tolerance, relative to the root mean square of the results.
     error = np.abs(results["default"] - results["off"]).max()
     assert 0 < error < 5e-5 * np.sqrt((results["off"] ** 2).mean())
 

@@ -1,4 +1,4 @@
-"""What compiling has freed is given back."""
+"""Memory that compilation has freed is returned to the system."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_stays_is_the_packed_weights(tmp_path: Path) -> None:
     done = run_python(_COMPILE, *models)
     assert done.returncode == 0, done.stderr
     grown = json.loads(done.stdout.splitlines()[-1])
-    assert LAYERS * MIB <= grown < 1.5 * LAYERS * MIB  # without, there are two to three copies
+    assert LAYERS * MIB <= grown < 1.5 * LAYERS * MIB  # otherwise two to three copies
 
 
 _PAGES = """
@@ -59,5 +59,5 @@ def test_the_compiler_goes_when_it_is_done(tmp_path: Path) -> None:
     done = run_python(_PAGES, saved(tmp_path / "small.onnx", 1))
     assert done.returncode == 0, done.stderr
     imported, ran = json.loads(done.stdout.splitlines()[-1])
-    # Of more than 100 MiB after compiling, 5 stay: those of relocated addresses.
+    # Of more than 100 MiB after compilation, 5 remain: pages with relocated addresses.
     assert ran < 16 < imported

@@ -1,4 +1,4 @@
-"""compile(fusion=...): the same results from other kernels, everywhere that it can be said."""
+"""compile(fusion=...): equal results by other kernels, through every interface."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ F32 = np.float32
 
 
 def kernels(executable: Executable) -> list[str]:
-    """What each kernel that a run calls computes."""
+    """Counts what the kernels that a run calls compute."""
     return [decision.op for decision in executable.explain() if decision.function]
 
 
 def called(executable: Executable, arrays: list[np.ndarray]) -> int:
-    """How many kernels of our own or of the generic schedule a run calls."""
+    """Counts calls of our own and of generic kernels in a run."""
     return sum(row.calls for row in executable.profile(arrays, repeat=1).rows if row.kernel)
 
 
@@ -135,7 +135,7 @@ def test_a_level_is_tuned_by_itself(tmp_path: Path, capsys: pytest.CaptureFixtur
     for level in ("none", "fine"):
         explained = tvm_hybrid.compile(model, fusion=level, records=path, num_threads=1).explain()
         sources[level] = [decision.source == "default" for decision in explained.taken]
-    # "fine" knows one of its two regions: the second product, which has nothing around it.
+    # "fine" has one of its two regions: the second product, without fused operators.
     assert sources == {"none": [False, False], "fine": [True, False]}
 
 

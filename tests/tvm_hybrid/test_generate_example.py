@@ -1,4 +1,4 @@
-"""examples/generate.py: text of small decoders, in the form that onnxruntime-genai exports."""
+"""examples/generate.py: text by small decoders in the format that onnxruntime-genai exports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .small_models import ROOT
 
 _SPEC = importlib.util.spec_from_file_location("generate", ROOT / "examples" / "generate.py")
 assert _SPEC is not None and _SPEC.loader is not None
-generate = sys.modules["generate"] = importlib.util.module_from_spec(_SPEC)  # for dataclasses
+generate = sys.modules["generate"] = importlib.util.module_from_spec(_SPEC)  # dataclasses need it
 _SPEC.loader.exec_module(generate)
 
 LINES = ["a house by the sea", "the sea is wide and the house is small", "ça va très bien"]
@@ -38,7 +38,7 @@ SIZES = Sizes(layers=2, width=64, heads=4, shared=2, inner=96, words=288, contex
 
 
 def tokenizer_of() -> Any:
-    """Pairs of bytes from a few lines; one byte is the smallest token."""
+    """A tokenizer with byte pairs from a few lines; its smallest token is one byte."""
     found = Tokenizer(BPE())
     found.pre_tokenizer = ByteLevel(add_prefix_space=False)
     found.decoder = ByteLevelDecoder()
@@ -49,7 +49,7 @@ def tokenizer_of() -> Any:
 
 
 def folder_of(path: Path, proto: onnx.ModelProto, layers: int, **search: Any) -> Path:
-    """What onnxruntime-genai's model builder writes."""
+    """Writes the files that onnxruntime-genai's model builder writes."""
     onnx.save(proto, path / "model.onnx")
     tokenizer = tokenizer_of()
     tokenizer.save(str(path / "tokenizer.json"))
@@ -68,14 +68,14 @@ def folder_of(path: Path, proto: onnx.ModelProto, layers: int, **search: Any) ->
 
 @pytest.fixture(scope="module", params=["float32", "float16"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A seeded Llama; that of float16 returns logits of the last token only."""
+    """A seeded Llama; the float16 one returns only the last token's logits."""
     dtype = np.dtype(request.param).type
     proto = model(SIZES, dtype=dtype, last_only=dtype is np.float16)
     return folder_of(tmp_path_factory.mktemp("llama"), proto, SIZES.layers)
 
 
 def scores_without_cache(folder: Path, ids: list[int]) -> np.ndarray:
-    """Scores behind the last token, by ONNX Runtime."""
+    """ONNX Runtime's scores for the token after `ids`."""
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
     feeds = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
     for info in session.get_inputs()[2:]:
@@ -85,7 +85,7 @@ def scores_without_cache(folder: Path, ids: list[int]) -> np.ndarray:
 
 
 class Recording(generate.Sampler):  # type: ignore[misc]
-    """Keeps all tokens that it chose from."""
+    """A sampler that records all tokens to choose from."""
 
     def choose(self, scores: np.ndarray, before: Any) -> int:
         self.chosen = [*before, super().choose(scores, before)]
@@ -95,21 +95,21 @@ class Recording(generate.Sampler):  # type: ignore[misc]
 def test_the_likeliest_tokens_follow_the_prompt(folder: Path) -> None:
     generator = generate.Generator(folder, threads=1)
     prompt = "the sea is"
-    for _ in range(2):  # nothing is left of the first text
+    for _ in range(2):  # the second run must not see the first text
         sampler = Recording()
         pieces = list(generator.stream(prompt, 12, sampler))
     before = len(generator.tokenizer.encode(prompt).ids)
     assert len(sampler.chosen) == before + 12
     for end in range(before, len(sampler.chosen)):
         scores = scores_without_cache(folder, sampler.chosen[:end])
-        assert scores[sampler.chosen[end]] >= scores.max() - 0.02  # of float16
+        assert scores[sampler.chosen[end]] >= scores.max() - 0.02  # float16 error
     text = generator.tokenizer.decode(sampler.chosen)
     assert text.startswith(prompt + "".join(pieces))
     assert generator.rates["prompt"][0] == before and generator.rates["steps"][0] == 11
 
 
 def speaker(text: str) -> onnx.ModelProto:
-    """A decoder with positions that says a text, token by token, then ends."""
+    """A decoder with positions that generates a given text token by token and ends."""
     tokenizer, build = tokenizer_of(), OnnxBuilder()
     script = [*tokenizer.encode(text).ids, tokenizer.token_to_id(END)]
     ids = build.input("input_ids", ["batch", "n"], np.int64)
@@ -186,7 +186,7 @@ def test_what_the_caller_says_comes_before_what_the_folder_says(tmp_path: Path) 
 
 
 def drawn(**how: Any) -> list[int]:
-    """Number of times that each of four tokens was chosen in 2000 draws."""
+    """How often each of four tokens is drawn in 2000 draws."""
     sampler = generate.Sampler(rng=np.random.default_rng(0), **how)
     scores = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
     found = [sampler.choose(scores.copy(), [1, 1]) for _ in range(2000)]
@@ -195,7 +195,7 @@ def drawn(**how: Any) -> list[int]:
 
 def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     def expect(found: list[int], *shares: float) -> None:
-        assert np.abs(np.array(found) / 2000 - shares).max() < 0.04  # 3.5 deviations
+        assert np.abs(np.array(found) / 2000 - shares).max() < 0.04  # 3.5 standard deviations
         assert [count == 0 for count in found] == [share == 0 for share in shares]
 
     expect(drawn(temperature=1.0), 0.1, 0.4, 0.2, 0.3)

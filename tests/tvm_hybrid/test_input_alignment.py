@@ -1,4 +1,4 @@
-"""Inputs that only our templates read are taken from where they lie."""
+"""Inputs that only our templates read are used in place."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_may_lie_anywhere_is_known(body, anywhere: bool) -> None:
 
 @pytest.mark.parametrize("anywhere", [True, False])
 def test_a_kernel_that_wants_alignment_says_so(anywhere: bool) -> None:
-    """As kernels by tiles do."""
+    """Kernels with tiles need alignment."""
     mod = relax.transform.LegalizeOps()(module(op.tanh, ((64, 96), F)))
     (gvar,) = [each for each in mod.functions if each.name_hint != "main"]
     if anywhere:

@@ -1,4 +1,4 @@
-"""Ctrl-C: KeyboardInterrupt as it is from Python, exit code 130 and nothing left from commands."""
+"""Ctrl-C: KeyboardInterrupt in Python; commands exit with code 130 and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ def test_every_command_at_some_moments(tmp_path: Path) -> None:
         assert not row["temporary"] and not row["orphans"], row
         assert row["code"] == 130 and "interrupted" in row["said"], row
         assert "Traceback" not in row["said"], row
-        # What was tuned by then is kept; an output is there if Ctrl-C came just after its writing.
+        # Finished tuning records are kept; an output is kept if Ctrl-C came just after it was
+        # written.
         outputs = {"compile": {"m.so"}, "run": {"y.npz"}, "tune": {"r.jsonl", "r.jsonl.lock"}}
         assert set(row["files"]) <= outputs.get(row["command"], set()), row
         assert not row["torn"], row
 
 
-# The import of the last word of the command is where Ctrl-C is pressed.
+# Ctrl-C is pressed when the module named by the command's last word is imported.
 EARLY = """
 import signal, sys
 import tvm_hybrid_command
@@ -85,7 +86,7 @@ def test_the_installed_command_is_outside_of_the_package() -> None:
 
 
 def test_a_pass_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TVM runs passes from C++; what comes out of them was a RuntimeError without a word."""
+    """TVM runs passes from C++, which used to turn Ctrl-C into a RuntimeError without a message."""
 
     def pressed(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -139,10 +140,10 @@ def _lives(pid: str) -> bool:
 
 
 class _Swallows:
-    """Ctrl-C in a destructor is reported, and the program goes on."""
+    """A Ctrl-C in its destructor is only reported, and the program goes on."""
 
     def __init__(self) -> None:
-        self.me = self  # a cycle: only the collector ends it
+        self.me = self  # only the collector frees a cycle
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -173,7 +174,7 @@ def test_what_is_swallowed_or_comes_as_another_error(
 
 
 def test_swallowed_while_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What presses Ctrl-C again may be ready before the hook that asked for it has returned."""
+    """The thread that repeats Ctrl-C may be ready before the hook that started it returns."""
     start = threading.Timer.start
 
     def starts_late(timer: threading.Timer) -> None:
@@ -188,7 +189,7 @@ def test_swallowed_while_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_swallowed_and_pressed_where_it_does_not_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal between the last look for one and the wait of `time.sleep` does not end the wait."""
+    """A signal between Python's last check and the wait of `time.sleep` does not end the wait."""
     kill, lost = signal.pthread_kill, []
 
     def loses_one(thread: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A model of more than 2 GB: imported, compiled, exported and loaded with little memory."""
+"""A model of more than 2 GB is imported, compiled, exported and loaded with little memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tvm_hybrid.library.artifact import read_manifest
 
 N, LAYERS = 8192, 10
 LAYER_BYTES = N * N * 4
-LARGEST_GIB = 3.3  # of which the weights are 2.5
-ROWS = 8  # of each weight that are not 0
+LARGEST_GIB = 3.3  # weights take 2.5 of them
+ROWS = 8  # nonzero rows of each weight
 
 _COMPILE = """
 import json, sys, numpy as np, tvm_hybrid
@@ -50,7 +50,7 @@ print(json.dumps([loaded, mib("RssAnon") - before, mib("RssFile"), y[0, :8].toli
 
 
 def saved(folder: Path) -> tuple[Path, list[np.ndarray]]:
-    """x[1, N] times ten weights of 256 MiB in another file, and what of each is not 0."""
+    """x[1, N] times ten weights of 256 MiB in another file, and the nonzero part of each."""
     rng = np.random.default_rng(0)
     blocks, nodes, weights = [], [], []
     name = "x"
@@ -87,7 +87,7 @@ def test_more_than_2_gb(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((1, N)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     wanted = x.astype(np.float64)
-    for block in blocks:  # the sums have 8 terms that are not 0
+    for block in blocks:  # sums have 8 nonzero terms
         wanted = wanted[:, :ROWS] @ block.astype(np.float64)
     tolerance = 1e-5 * np.abs(wanted).max()
     library = tmp_path / "m.so"

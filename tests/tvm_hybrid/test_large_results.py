@@ -1,4 +1,4 @@
-"""Large results: runs that follow each other share memory, unless somebody holds it."""
+"""Large results: successive runs reuse memory unless somebody holds it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(dtype: type, rows: int | str = 1) -> onnx.ModelProto:
 
 
 def places(session: tvm_hybrid.InferenceSession, x: np.ndarray) -> set[int]:
-    """Where the results of four runs are, each dropped before the next."""
+    """Addresses of the results of four runs, each dropped before the next run."""
     return {session.run(None, {"x": x})[0].ctypes.data for _ in range(4)}
 
 

@@ -1,4 +1,4 @@
-"""Weights of exported libraries: pages of the file, shared, read by nobody but kernels."""
+"""Weights of exported libraries: shared pages of the file, read only by kernels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def weights_start(path: Path) -> int:
 
 
 def mappings(path: Path) -> list[dict[str, int]]:
-    """What Linux says of each mapping of a file that is for reading only and shared; in kB."""
+    """Linux's entries, in kB, for each read-only shared mapping of a file."""
     found: list[dict[str, int]] = []
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -94,7 +94,7 @@ def test_programs_of_a_library_share_pages_of_its_file(library: Path) -> None:
         np.testing.assert_array_equal(y.numpy(), compiled().run(X)[0].numpy())
         np.testing.assert_array_equal(weight.numpy(), W)
     first, second = ([tensor.data_ptr() for tensor in each.weights()] for each in both)
-    assert first == second and len(first) == 2  # as it is, and as the product's kernel reads it
+    assert first == second and len(first) == 2  # unpacked, and packed for the product's kernel
     assert all(place % 64 == 0 for place in first)
     (mapped,) = mappings(library)
     assert mapped["Size"] >= 2 * W.nbytes // 1024
@@ -110,7 +110,7 @@ def test_a_program_that_is_not_exported_has_the_same_weights(library: Path) -> N
 
 
 def test_pages_go_with_the_last_program_or_output(tmp_path: Path) -> None:
-    weight = W + 2  # a library of which copies were opened is never closed
+    weight = W + 2  # a library with opened copies is never closed
     library = tvm_hybrid.compile(module(weight), num_threads=1).export(tmp_path / "m.so")
     executable = tvm_hybrid.load(library)
     executable.run(X)
@@ -172,7 +172,7 @@ print("tvm_hybrid" in sys.modules)
 
 
 def cut(data: bytes, start: int) -> dict[str, bytes]:
-    """Files that lack something behind the library, which ends before weights start."""
+    """Truncated files, cut behind the library that ends before the weights start."""
     size = len(data) - start
     return {f"{part} of 8": data[: start + size * part // 8] for part in range(8)} | {
         "one byte": data[:-1],
@@ -251,7 +251,7 @@ def test_a_fallback_shares_weights(tmp_path: Path) -> None:
     assert path.read_bytes().count(W.tobytes()) == 1
     fallback = executable.manifest.fallback
     assert fallback is not None and not fallback.weights
-    # As it is, and packed in each program's way.
+    # Unpacked, and packed for each program.
     assert len(read_manifest(path).weights) in (2, 3)
     np.testing.assert_array_equal(
         tvm_hybrid.load(path).run(X)[0].numpy(), executable.run(X)[0].numpy()
@@ -276,7 +276,7 @@ DTYPES = ("float16", "bfloat16", "int8", "uint8", "int64", "bool", "float64")
 
 
 def test_weights_of_any_type(tmp_path: Path) -> None:
-    """A program without kernels, which gives out constants."""
+    """A program without kernels that returns constants."""
     bits = np.random.default_rng(3).integers(0, 2, OUTSIDE_BYTES).astype(np.int8)
     arrays = [bits.astype(getattr(ml_dtypes, name, name)).reshape(2, -1) for name in DTYPES]
     builder = relax.BlockBuilder()
@@ -287,7 +287,7 @@ def test_weights_of_any_type(tmp_path: Path) -> None:
         builder.emit_func_output(result)
     executable = tvm_hybrid.compile(builder.get(), num_threads=1)
     loaded = tvm_hybrid.load(executable.export(tmp_path / "m.so"))
-    assert len(loaded.manifest.weights) == len(DTYPES) - 2  # three are the same bytes
+    assert len(loaded.manifest.weights) == len(DTYPES) - 2  # three have equal bytes
     x = np.zeros(1, np.float32)
     for name, found, array in zip(DTYPES, loaded.run(x), arrays, strict=True):
         assert str(found.dtype) == name
@@ -306,7 +306,7 @@ def test_a_wrong_number_is_an_error(library: Path) -> None:
 def test_a_program_that_is_only_exported_never_hashes_its_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As a session with a cache does; TVM takes as long for it as for a run of the model."""
+    """A session with a cache does this, too; hashing takes TVM as long as a run of the model."""
     made: list[IRModule] = []
 
     def with_weights(native: object, code: IRModule) -> object:

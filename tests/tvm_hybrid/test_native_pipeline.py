@@ -1,4 +1,4 @@
-"""The named pipeline hands TVM machine code: TVM's own passes see none of our kernels."""
+"""The named pipeline gives TVM machine code, so that TVM's passes see none of our kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lowered(**options: Any) -> IRModule:
 
 
 def kernels(mod: IRModule) -> list[str]:
-    """The names of a module's TIR functions."""
+    """Names of a module's TIR functions."""
     return [str(g.name_hint) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
 
 
@@ -69,7 +69,7 @@ def test_the_callers_context_is_that_of_kernels() -> None:
 
 
 def test_a_program_without_kernels_needs_no_c_compiler() -> None:
-    """It would import an empty C source, which has to be compiled before it runs."""
+    """An imported empty C source would have to be compiled before the program runs."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 4), "float32"))
     with builder.function("main", [x]):

@@ -1,4 +1,4 @@
-"""Models of TVM's own nn.Module get the regions that the same models in ONNX and in torch get."""
+"""Models of TVM's own nn.Module get the regions of their ONNX and torch equivalents."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.turns
 Array = NDArray[Any]
 Weights = dict[str, Array]
 SIZE, HEADS, TOKENS = 32, 4, 7
-# A few hundred roundings of numbers of a few units.
+# A few hundred roundings of numbers up to a few units.
 ATOL = 5e-5
 
 
 class Block(nn.Module):
-    """A layer of a transformer."""
+    """A transformer layer."""
 
     def __init__(self) -> None:
         self.norm, self.norm2 = nn.LayerNorm(SIZE), nn.LayerNorm(SIZE)
@@ -65,7 +65,7 @@ MODELS = pytest.mark.parametrize("kind", [Block, Net])
 
 
 def exported(kind: type[nn.Module]) -> tuple[IRModule, Weights]:
-    """The module with open parameters, and their values."""
+    """The module with unbound parameters, and the parameters' values."""
     spec = {"forward": {"x": nn.spec.Tensor(SHAPES[kind], "float32")}}
     mod, parameters = kind().export_tvm(spec)
     rng = np.random.default_rng(0)
@@ -77,14 +77,14 @@ def exported(kind: type[nn.Module]) -> tuple[IRModule, Weights]:
 
 
 def compiled(kind: type[nn.Module]) -> tuple[Executable, Weights]:
-    """The model with its weights bound."""
+    """The model with constant weights."""
     mod, weights = exported(kind)
     bound = relax.transform.BindParams("forward", weights)(mod)
     return tvm_hybrid.compile(bound, num_threads=1), weights
 
 
 def operators(executable: Executable) -> list[str]:
-    """What each region computes, and each generic kernel but reorders."""
+    """Operators of each region, and of each generic kernel that is no reorder."""
     return [each.op for each in executable.explain() if each.op != "reorder"]
 
 
@@ -175,7 +175,7 @@ def test_a_module_in_bfloat16() -> None:
     bound = relax.transform.BindParams("forward", {"weight": weight})(mod)
     result = tvm_hybrid.compile(bound, num_threads=1).run(x)[0].numpy()
     wanted = x.astype(np.float32) @ weight.astype(np.float32).T
-    # One rounding to eight bits.
+    # One rounding to 8 bits.
     np.testing.assert_allclose(result.astype(np.float32), wanted, rtol=2**-8, atol=1e-4)
 
 
@@ -196,7 +196,7 @@ def test_parameters_are_packed_by_a_function_of_their_own() -> None:
 
 
 def in_torch(kind: type[nn.Module], w: Weights) -> Any:
-    """The same model in torch."""
+    """The equivalent model in torch."""
     torch = pytest.importorskip("torch")
     F, layers = torch.nn.functional, torch.nn
 

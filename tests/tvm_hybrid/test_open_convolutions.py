@@ -1,4 +1,4 @@
-"""Convolutions whose weights are parameters: packed at the call, or by a function of their own."""
+"""Convolutions whose weights are parameters: packed at the call, or by a separate function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAKEN = [
 
 
 def body(x: relax.Expr, *weights: relax.Expr) -> relax.Expr:
-    """A convolution with a bias and a batch norm; one by channel, one of one tap, one in groups."""
+    """Convolutions: with bias and batch norm, depthwise, 1x1, and grouped."""
     w, b, gamma, beta, mean, variance, by_channel, pointwise, grouped = weights
     y = op.add(op.nn.conv2d(x, w, padding=1), op.reshape(b, (1, 16, 1, 1)))
     y = op.nn.batch_norm(y, gamma, beta, mean, variance, axis=1, training=False)[0]
@@ -60,7 +60,7 @@ def taken(decisions: Iterable[Decision]) -> list[str]:
 
 
 def check(found: np.ndarray, wanted: np.ndarray) -> None:
-    # Four layers of sums of up to 54 products, each of which is in another order.
+    # Four layers of sums of up to 54 products, each in another order.
     bound = 4 * 54 * np.finfo(np.float32).eps * np.abs(wanted).max()
     assert np.abs(found - wanted).max() <= bound
 
@@ -86,7 +86,7 @@ def test_the_named_pipeline_has_the_same_kernels(
     check(machine["main"](*map(tvm.runtime.tensor, arrays)).numpy(), wanted)
 
 
-@pytest.mark.machine("znver4")  # merging the two convolutions is a decision by estimates
+@pytest.mark.machine("znver4")  # whether to merge the two convolutions is an estimate
 def test_weights_are_packed_by_a_function_of_their_own(
     net: IRModule, arrays: list[np.ndarray], wanted: np.ndarray
 ) -> None:
@@ -105,7 +105,7 @@ def test_weights_are_packed_by_a_function_of_their_own(
 
 
 def test_in_bfloat16(net: IRModule) -> None:
-    """Weights are rounded, then packed; one by channel has no narrow kernel then."""
+    """Weights are rounded, then packed; depthwise convolutions have no narrow kernel then."""
     target = {"kind": "llvm", "mcpu": "cooperlake"}
     executable = tvm_hybrid.compile(net, target=target, precision="bf16", num_threads=1)
     kernels = [each.kernel for each in executable.explain() if each.op.startswith("conv2d")]

@@ -1,4 +1,4 @@
-"""A layer of a decoder with a cache of keys and values: one program for any batch, length, past.
+"""A decoder layer with a key-value cache: one program for every batch, length and past.
 
 Grouped queries, rotary positions, an RMS norm, a mask that hides later keys, and a cache that is
 empty at first. Written as exporters do, with casts that change nothing.
@@ -52,7 +52,7 @@ def decoder() -> onnx.ModelProto:
         return build.node("Add", build.node("Mul", x, cosine), build.node("Mul", turned, sine))
 
     def repeated(x: str) -> str:
-        """Every head of keys for each head of queries that shares it."""
+        """Repeats each key head for the query heads that share it."""
         one = build.node("Unsqueeze", x, ints(2))
         sizes = [
             build.node("Slice", build.node("Shape", x), ints(i), ints(i + 1)) for i in range(4)
@@ -107,10 +107,10 @@ def decoder() -> onnx.ModelProto:
 
 
 def bound_of(keys: int) -> float:
-    """How far two runtimes are apart at most, for so many keys.
+    """Error bound between two runtimes for a number of keys.
 
-    Sums in turn, of WIDTH, SIZE, the keys and WIDTH products, each with one rounding for a product,
-    in either runtime; values are below 8.
+    Chained sums of WIDTH, SIZE, `keys` and WIDTH products, with one rounding for each product in
+    either runtime; values are below 8.
     """
     return float(2 * 8 * (2 * WIDTH + SIZE + keys) * np.finfo(np.float32).eps)
 
@@ -175,7 +175,7 @@ def test_a_prompt_and_then_single_rows(
 
 @pytest.mark.parametrize(("rows", "grows"), [(2, True), (5, False)])
 def test_a_known_number_of_rows_and_any_past(rows: int, grows: bool) -> None:
-    """As where some tokens are guessed, and checked together."""
+    """Speculative decoding guesses several tokens and checks them together."""
     model = decoder()
     session = tvm_hybrid.InferenceSession(model, shapes={"n": rows}, num_threads=2)
     (reason,) = (node.reason for node in session.explain() if node.op.startswith("attention"))
@@ -196,7 +196,7 @@ def test_a_known_number_of_rows_and_any_past(rows: int, grows: bool) -> None:
 
 
 def page_rows() -> int:
-    """Rows of a head that fill pages of memory."""
+    """Number of rows of a head that fill whole pages of memory."""
     return mmap.PAGESIZE // (SIZE * 4)
 
 
@@ -204,7 +204,7 @@ def page_rows() -> int:
 def test_of_a_bound_cache_only_new_rows_are_written(
     session: tvm_hybrid.InferenceSession, batch: int, rows: int
 ) -> None:
-    """The past is read-only memory meanwhile."""
+    """The past is read-only memory during the run."""
     past = page_rows()
     room = past * (1 + -(-rows // past))
     rng = np.random.default_rng(rows)
@@ -238,7 +238,7 @@ def test_of_a_bound_cache_only_new_rows_are_written(
 
 
 def test_decoding_in_caches_with_room(session: tvm_hybrid.InferenceSession) -> None:
-    """From an empty cache, past the end of one, into a larger one."""
+    """Starts with an empty cache, fills it to its end, and continues in a larger one."""
     rng, batch = np.random.default_rng(3), 2
     caches = [np.zeros((batch, GROUPS, 16, SIZE), np.float32) for _ in "kv"]
     usual = [np.zeros((batch, GROUPS, 0, SIZE), np.float32)] * 2

@@ -1,4 +1,4 @@
-"""Models of 8-bit integers with open sizes: one program, the bits of programs for known sizes."""
+"""Models of 8-bit integers with dynamic sizes: one program with the bits of static programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = [(1, 1), (1, 2), (2, 7), (1, 33), (3, 40)]
 
 
 class Dynamic(OnnxBuilder):
-    """Products by DynamicQuantizeLinear and MatMulInteger."""
+    """Products with DynamicQuantizeLinear and MatMulInteger."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Dynamic(OnnxBuilder):
         return self.nodes("DynamicQuantizeLinear", 3, x)
 
     def product(self, parts: list[str], n: int) -> str:
-        """A linear layer of a quantised tensor, its scale and its zero point."""
+        """A linear layer on a quantised tensor, its scale and its zero point."""
         q, scale, zero = parts
         weight = self.constant(self.rng.integers(-127, 128, (WIDTH, n)), np.int8)
         total = self.node("MatMulInteger", q, weight, zero, self.constant(0, np.int8))
@@ -39,7 +39,7 @@ class Dynamic(OnnxBuilder):
 
 
 def gated() -> onnx.ModelProto:
-    """Two products of one tensor that are needed apart, a norm, and a product of its own."""
+    """Two products of one tensor with separate uses, a norm, and a third product."""
     build = Dynamic()
     x = build.input("x", ["batch", "n", WIDTH])
     parts = build.quantized(x)
@@ -54,7 +54,7 @@ def gated() -> onnx.ModelProto:
 def one_program(
     model: onnx.ModelProto, threads: int
 ) -> tuple[tvm_hybrid.InferenceSession, list[Decision]]:
-    """A session that compiles nothing later, and what was decided of its kernels."""
+    """A session with a single program, and the decisions about its kernels."""
     session = tvm_hybrid.InferenceSession(model, num_threads=threads)
     (program,) = session.programs
     return session, [d for d in program.executable.manifest.decisions if d.taken and d.kernel]
@@ -69,7 +69,7 @@ def test_dynamic_quantisation(threads: int) -> None:
     assert "quantization_range" in kernels["quantization_range"]
     assert kernels["matmul"].rpartition("_")[0].endswith("s32")
     assert sum("range" in d.op for d in decisions if d.op.startswith("matmul")) == 1
-    # One of them is a chain with the norm behind it.
+    # One of them is a chain that includes the norm.
     assert sum("matmul + cast + item" in d.op for d in decisions) == 2
     rng = np.random.default_rng(1)
     for sizes in some(SIZES):
@@ -81,7 +81,7 @@ def test_dynamic_quantisation(threads: int) -> None:
 
 
 class Static(OnnxBuilder):
-    """Values between QuantizeLinear and DequantizeLinear."""
+    """Layers between QuantizeLinear and DequantizeLinear."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Static(OnnxBuilder):
 
 
 def attending() -> onnx.ModelProto:
-    """Attention of three heads, all of it quantised, with a mask of keys."""
+    """Fully quantised attention with three heads and a mask of keys."""
     build = Static()
     x = build.pair(build.input("x", ["batch", "n", WIDTH]), 0.03, 120)
     mask = build.input("mask", ["batch", 1, 1, "n"])
@@ -146,7 +146,7 @@ def test_quantised_attention(threads: int) -> None:
 
 
 def test_a_check_of_a_size_does_not_keep_attention_apart() -> None:
-    """A table of positions limits the length; the check stands between projections and scores."""
+    """A position table limits the length; the check stands between projections and scores."""
     build = OnnxBuilder()
     x = build.input("x", ["n", 2, 16])
     table = build.constant(np.random.default_rng(2).standard_normal((40, 1, 16)), np.float32)
@@ -188,7 +188,7 @@ def test_depthwise_convolutions_of_images_of_any_size() -> None:
 
 
 def residual() -> onnx.ModelProto:
-    """The sum of two quantised images, quantised, with no product beside it."""
+    """The quantised sum of two quantised images, without a product."""
     build = Static()
     images = [build.input(name, ["batch", 6, "h", "w"], np.uint8) for name in ("x", "y")]
     numbers = [

@@ -21,7 +21,7 @@ POSITIONS = 10
 
 
 def model() -> onnx.ModelProto:
-    """Rows and a table of positions, joined with a past: the largest of each, and all of them."""
+    """Adds positions to rows and joins a past; returns all rows, masked, and their maximum."""
     build = OnnxBuilder()
     x = build.input("x", ["batch", "n", 4])
     past = build.input("cache", ["batch", "past", 4])
@@ -187,7 +187,7 @@ def test_where_templates_are_missing_programs_are_made_for_single_shapes(
 
 
 def test_products_of_activations_and_their_softmax_are_one_program() -> None:
-    """No attention: what is between softmax and product keeps them apart."""
+    """This is no attention: operators between softmax and product separate them."""
     build = OnnxBuilder()
     x, y = build.input("x", ["batch", "n", 8]), build.input("y", ["batch", "m", 8])
     scores = build.node("MatMul", x, build.node("Transpose", y, perm=[0, 2, 1]))
@@ -203,7 +203,7 @@ def test_products_of_activations_and_their_softmax_are_one_program() -> None:
         (found,) = session.run(None, given)
         powers = np.exp(given["x"].astype(float) @ given["y"].transpose(0, 2, 1))
         wanted = np.sqrt(powers / powers.sum(-1, keepdims=True)) @ given["y"]
-        # Sums of 8 and of m terms below 30 and 4, and the relative error of their exponentials.
+        # Sums of 8 and of m terms below 30 and 4, and relative errors of their exponentials.
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1000 * np.finfo(np.float32).eps)
     assert len(session.programs) == 1
 
@@ -223,7 +223,7 @@ def test_weights_of_few_bits_stay_so_for_any_number_of_rows() -> None:
         value = np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)
         (found,) = session.run(None, {"x": value})
         wanted = value.astype(float) @ (weight * 0.01)
-        # 64 products below 6, and some roundings of each.
+        # 64 products below 6, each with a few roundings.
         np.testing.assert_allclose(found, wanted, rtol=0, atol=68 * 6 * 64 * 2**-23)
     assert len(session.programs) == 1
 
@@ -284,7 +284,7 @@ def test_memory_does_not_grow_with_the_number_of_lengths() -> None:
             session.run(None, {"x": np.ones((length, 64), np.float32)})
         return resident_bytes()
 
-    # A block of each size would be half a megabyte for each length and tensor, 400 MB for these.
+    # A block for each size would take half a megabyte for each length and tensor, 400 MB in all.
     before = run(lengths[:200])
     assert run(lengths[200:]) - before < 32 << 20
 

@@ -1,4 +1,4 @@
-"""Sessions of models with open dimensions compile for the shapes that arrive."""
+"""Sessions of models with dynamic dimensions compile for the shapes that arrive."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 def open_model() -> onnx.ModelProto:
     """y = softmax(x @ W + z) along axis 1, with x: [batch, ?, 8], W: [8, 5], z: [batch, 1, 5].
 
-    Random numbers of open sizes, here of deviation 0, are not converted; so every shape has a
-    program of its own.
+    Random numbers of dynamic sizes (here with deviation 0) are not supported, so every shape gets
+    its own program.
     """
     graph = helper.make_graph(
         [
@@ -60,7 +60,7 @@ def check(session: tvm_hybrid.InferenceSession, given: dict[str, np.ndarray]) ->
     (result,) = session.run(None, given)
     scores = given["x"].astype(float) @ WEIGHT + given["z"]
     powers = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
-    # K = 8: some roundings of scores below 20, and that is the relative error of their powers.
+    # K = 8: a few roundings of scores below 20, which are relative errors of their exponentials.
     bound = 2 * 9 * 20 * np.finfo(np.float32).eps
     np.testing.assert_allclose(result, powers / powers.sum(1, keepdims=True), rtol=bound, atol=0)
 
@@ -94,7 +94,7 @@ def test_outputs_may_be_declared_by_their_names_alone(declared: str, known: list
     model.graph.output[0].type.tensor_type.ClearField("shape")
     if declared != "no shape":
         model.graph.output[0].ClearField("type")
-    if declared == "contrib":  # of which ONNX can infer nothing
+    if declared == "contrib":  # ONNX cannot infer its shape
         model.graph.node[0].op_type, model.graph.node[0].domain = "FusedMatMul", "com.microsoft"
         model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     session = tvm_hybrid.InferenceSession(model, num_threads=1)

@@ -48,7 +48,7 @@ def check(session: tvm_hybrid.InferenceSession, rows: int, start: int, end: int)
 
 
 def kept(session: tvm_hybrid.InferenceSession) -> list[tuple]:
-    """Rows, start and end of every program."""
+    """Rows, start and end for which each program was compiled."""
     return [
         (program.shapes["x"][0], *(int(program.values[name][0]) for name in ("start", "end")))
         for program in session.programs
@@ -145,7 +145,7 @@ def test_a_model_whose_inputs_are_all_parameters() -> None:
     given = {name: np.float32(value) for name, value in (("start", 1), ("limit", 4), ("delta", 2))}
     first, second = (session.run(None, given)[0] for _ in range(2))
     np.testing.assert_array_equal(first, np.array([1, 3], np.float32))
-    first[0] = 7  # the caller's own
+    first[0] = 7  # changes the caller's array
     np.testing.assert_array_equal(second, np.array([1, 3], np.float32))
 
 
@@ -176,7 +176,7 @@ def test_threads_share_programs() -> None:
 
 
 def merged_decoder(flag_shape: tuple[int, ...]) -> onnx.ModelProto:
-    """Decodes with a cache of any length, or without one, as the flag says."""
+    """Decodes with a cache of dynamic length, or without one, depending on the flag."""
     weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
 
     def branch(name: str, cached: bool) -> onnx.GraphProto:
@@ -239,4 +239,4 @@ def test_a_merged_decoder_has_two_dynamic_programs_from_the_start(
         assert "one program for each value of 'use_cache_branch'" in summary
     assert {id(program.executable) for program in session.programs} == made
     flags = [bool(program.values["use_cache_branch"]) for program in session.programs]
-    assert flags == [False, True]  # the one that ran last at the end
+    assert flags == [False, True]  # the most recently used one comes last

@@ -1,4 +1,4 @@
-"""Weights that are parameters: of 8-bit and transposed convolutions, for Winograd, and shared."""
+"""Weights as parameters: of 8-bit and transposed convolutions, for Winograd, and shared."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ RNG = np.random.default_rng(11)
 
 
 def quantised(x: relax.Expr, w: relax.Expr, by_channel: relax.Expr, up: relax.Expr) -> relax.Expr:
-    """Convolutions of integers: an ordinary one, one by channel, and a transposed one.
+    """Integer convolutions: an ordinary one, a depthwise one, and a transposed one.
 
-    With scales by which nothing lies in the middle between two integers.
+    The scales avoid values halfway between two integers.
     """
     y = op.nn.conv2d(dequantize(x, 0.0213, 3), dequantize(w, 0.0107, 0, "int8"), padding=1)
     y = dequantize(quantize(op.nn.relu(y), 0.1, 5), 0.1, 5)
@@ -51,7 +51,7 @@ DECODER: Shapes = [
 
 
 def tower(x: relax.Expr, w: relax.Expr) -> relax.Expr:
-    """One weight twice, large enough for Winograd's algorithm."""
+    """One weight used twice, large enough for Winograd."""
     return op.nn.conv2d(op.nn.relu(op.nn.conv2d(x, w, padding=1)), w, padding=1)
 
 
@@ -75,15 +75,14 @@ def values(shapes: Shapes) -> list[np.ndarray]:
 
 
 def bound(mod: IRModule, arrays: list[np.ndarray]) -> tvm_hybrid.Executable:
-    """The program whose weights are constants."""
+    """The module with constant weights."""
     names = [str(parameter.name) for parameter in mod["main"].params[1:]]
     params = dict(zip(names, arrays[1:], strict=True))
     return tvm_hybrid.compile(relax.transform.BindParams("main", params)(mod), num_threads=1)
 
 
 def by_transform(mod: IRModule, arrays: list[np.ndarray]) -> tuple[np.ndarray, list[Decision], int]:
-    """The result, with weights packed by `main_transform_params`; what was decided; how many there
-    are, packed."""
+    """Packs weights by `main_transform_params`; returns result, decisions, number of weights."""
     decisions: list[Decision] = []
     parts = tvm_hybrid.partition_for_tvm_hybrid(
         mod, transform_params=True, decisions=decisions, num_threads=1
@@ -96,13 +95,13 @@ def by_transform(mod: IRModule, arrays: list[np.ndarray]) -> tuple[np.ndarray, l
 
 
 def regions(decisions: list[Decision]) -> list[str]:
-    """The kernels' operators, without what was fused with them."""
+    """Operators of the kernels, without the fused ones."""
     return [each.op.split(" ")[0] for each in decisions if each.taken and each.kernel]
 
 
 @pytest.fixture(scope="module")
 def eight_bits() -> tuple[IRModule, list[np.ndarray], np.ndarray]:
-    """The network, its arguments, and the result with constants."""
+    """The network, its arguments, and its result with constant weights."""
     mod, arrays = net(quantised, QUANTISED), values(QUANTISED)
     return mod, arrays, bound(mod, arrays).run(arrays[0])[0].numpy()
 
@@ -111,7 +110,7 @@ def eight_bits() -> tuple[IRModule, list[np.ndarray], np.ndarray]:
 def test_8_bit_convolutions(
     eight_bits: tuple[IRModule, list[np.ndarray], np.ndarray], level: str | None
 ) -> None:
-    """The same bits as with constants: sums of integers are exact."""
+    """Integer sums are exact, so the bits equal those with constant weights."""
     mod, arrays, wanted = eight_bits
     target = level and {"kind": "llvm", "mcpu": level}
     executable = tvm_hybrid.compile(mod, target=target, num_threads=1)
@@ -137,7 +136,7 @@ def test_8_bit_weights_packed_before_a_run(
 
 
 def test_transposed_convolutions() -> None:
-    """The same kernels as with constants; at the call, products pack their weights themselves."""
+    """Kernels are those of constant weights; at the call, products pack weights themselves."""
     mod, arrays = net(decoder, DECODER), values(DECODER)
     constant = bound(mod, arrays)
     assert regions(list(constant.explain())) == ["conv2d", "matmul", "matmul"]
@@ -152,7 +151,7 @@ def test_transposed_convolutions() -> None:
 
 
 def test_winograd_and_a_shared_weight() -> None:
-    """`main_transform_params` transforms it once for both; a call would do so again and again."""
+    """`main_transform_params` transforms it once for both; each call would transform it again."""
     mod, arrays = net(tower, TOWER), values(TOWER)
     got, decisions, packed = by_transform(mod, arrays)
     assert regions(decisions) == ["conv2d_winograd"] * 2 and packed == 1

@@ -1,4 +1,4 @@
-"""`CompileOptions`: made once, checked there, taken by every door."""
+"""`CompileOptions`: made and checked once, accepted by every route."""
 
 from __future__ import annotations
 

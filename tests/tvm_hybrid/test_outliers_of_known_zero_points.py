@@ -1,4 +1,4 @@
-"""Quantised layers without VNNI, by the place of their zero points: ONNX Runtime's integers."""
+"""Quantised layers without VNNI, by the value of their zero points: ONNX Runtime's integers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_layers_have_the_integers_of_onnx_runtime(target: str, rows: int | str) 
             *(weight, build.constant(0.1, np.float32), build.constant(0, np.int8)),
             *(build.constant(5.5, np.float32), build.constant(after, np.uint8)),
         )
-        build.output(value, [rows, 70], np.uint8)  # of each: they are no chain then
+        build.output(value, [rows, 70], np.uint8)  # all are outputs, so they form no chain
     model, open_rows = build.model(), isinstance(rows, str)
     made = tvm_hybrid.compile(model, target=target, num_threads=1, keep_open=open_rows)
     reasons = [d.reason for d in made.manifest.decisions if d.taken]

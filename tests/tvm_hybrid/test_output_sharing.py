@@ -1,4 +1,4 @@
-"""Which outputs may share memory with something that outlives the call."""
+"""Which outputs may share memory that outlives the call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_hybrid.explain.program_facts import program_facts
 
 
 def module_of(kind: str) -> IRModule:
-    """x: float32[4] -> one or two outputs that are not plain results of a kernel."""
+    """x: float32[4] -> one or two outputs that are not direct results of a kernel."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4,), "float32"))
     with builder.function("main", [x]):
@@ -49,7 +49,7 @@ def test_a_session_hands_out_memory_of_its_own(kind: str) -> None:
 
 
 def test_a_value_that_needs_no_input_is_new_memory_in_every_run() -> None:
-    """It takes a short way, and so does the second model, whose input is merely returned."""
+    """The session's short way serves this model and a model that returns its input."""
     given = np.arange(5000.0, dtype=np.float32)
     builder = relax.BlockBuilder()
     with builder.function("main", []):

@@ -1,4 +1,4 @@
-"""Operators whose parameters are inputs, of several opsets, against ONNX Runtime.
+"""Operators with parameters as inputs, in several opsets, compared with ONNX Runtime.
 
 A model holds the operators of an opset. One session runs it for two sets of parameters.
 """
@@ -15,7 +15,7 @@ from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 5)).astype(np.float32)
-# Resize and sums in another order: some roundings of values below 20.
+# Resize, and sums in another order: a few roundings of values below 20.
 TOLERANCE = 8 * 20 * np.finfo(np.float32).eps
 
 
@@ -32,8 +32,8 @@ def number(value: int | float) -> np.ndarray:
 
 
 NONE = f32()
-NO = f32()  # is left out
-# Operator, number of outputs, attributes, and two sets of what comes behind x.
+NO = f32()  # an absent input
+# Operator, number of outputs, attributes, and two sets of inputs behind x.
 Case = tuple[str, int, dict[str, Any], list[np.ndarray], list[np.ndarray]]
 OF_OPSET: dict[int, list[Case]] = {
     9: [("Upsample", 1, {}, [f32(1, 1, 2, 2)], [f32(1, 1, 3, 1)])],

@@ -1,5 +1,4 @@
-"""Compiling takes the memory of the weights once: neither the model's file nor what is not packed
-yet stays beside packed weights."""
+"""Compiling holds the weights once, with neither the file's nor unpacked copies beside them."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from tests.tvm_hybrid.small_models import run_python, saved_chain
 
 N, LAYERS = 1000, 26
 MIB = N * N * 4 * LAYERS / 2**20
-# Of weights: freed memory is given back after each 16 MiB that have been packed, and a few single
-# weights are there twice. One copy more would be 2.
+# Multiples of the weights: freed memory is returned after each 16 MiB of packed weights, and a few
+# single weights exist twice. One more copy would be 2.
 LARGEST = 1.5
 
 _COMPILE = """
@@ -39,7 +38,7 @@ print(json.dumps([peak, after]))
 
 
 def saved(path: Path, layers: int) -> np.ndarray:
-    """A chain of weights that permute x; the permutation that they make together."""
+    """Writes a chain of weights that permute x; returns the combined permutation."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(N) for _ in range(layers)]
     saved_chain(path, (np.eye(N, dtype=np.float32)[:, order] for order in orders))

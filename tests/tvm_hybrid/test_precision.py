@@ -1,4 +1,4 @@
-"""compile(precision=...): what is computed in which type, and what is said about it."""
+"""compile(precision=...): the types of computations, and the messages about them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_bf16_rounds_the_operands_and_nothing_else() -> None:
 def test_convolutions_take_bf16_where_there_are_products_of_it(
     isa: str, narrow: bool, model: str
 ) -> None:
-    """One of 3x3 and one of 1x1, which becomes a product; others would be slower than in f32."""
+    """A 3x3 and a 1x1 convolution, which becomes a product; others would be slower than in f32."""
     rng = np.random.default_rng(0)
     x = relax.Var("x", relax.TensorType((1, 16, 14, 14), model))
     first, second = (
@@ -107,21 +107,24 @@ def test_a_bfloat16_model(precision: str) -> None:
     (result,) = executable.run(x)
     hidden = np.maximum(rounded(x) @ rounded(MLP_WEIGHT) + rounded(MLP_BIAS), 0)
     between = 0.0
-    if precision != "f32":  # the sum of 16 products whose left side is off by half an ulp
+    if precision != "f32":  # a sum of 16 products whose left side is off by half an ulp
         between = 2.0**-8 * (np.abs(hidden) @ np.abs(rounded(MLP_WEIGHT))).max()
         hidden = rounded(hidden.astype(np.float32))
     wanted = hidden @ rounded(MLP_WEIGHT)
     got = result.numpy()
     assert got.dtype == BF16
-    # One rounding at the end. Where f32 sums lie on the other side of a tie than float64's, an
-    # operand of the second product is off by an ulp: a handful at most, bounded by all at once.
+    # One rounding at the end. If an f32 sum lies on the other side of a tie than float64's, an
+    # operand of the second product is off by an ulp; that concerns a handful at most, but the bound
+    # covers all.
     error = np.abs(got.astype(np.float64) - wanted)
     assert (error <= 2.0**-8 * np.abs(wanted) + WIDE * 64 + between * 2).all()
 
 
 def test_attention_is_narrow_up_to_its_softmax() -> None:
-    """Structure of a block: every product has bfloat16 operands, and its result passes the check of
-    `tvm-hybrid verify`."""
+    """Every product of an attention block has bfloat16 operands.
+
+    The result passes the check of `tvm-hybrid verify`.
+    """
     rng = np.random.default_rng(0)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 24, 32), "float32"))
@@ -167,7 +170,7 @@ def test_an_isa_without_bf16_products_is_warned_about_once(
         tvm_hybrid.compile(mlp_module(), target="znver4", precision="bf16", num_threads=1)
     messages = [record.message for record in caplog.records if "faster" in record.message]
     assert len(messages) == 1 and "avx2" in messages[0]
-    api.warn_if_slow("emeraldrapids", "avx512_bf16")  # whose hypervisor hides its tiles
+    api.warn_if_slow("emeraldrapids", "avx512_bf16")  # as if a hypervisor hid its tiles
     assert "avx512_bf16 has no bf16 products, or slow ones" in caplog.records[-1].message
     assert "bf16" in kernels(executable)[0]
 

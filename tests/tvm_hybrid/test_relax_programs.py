@@ -1,5 +1,4 @@
-"""Relax modules as TVM's users write them: they compile by every door, are right, and products in
-them get our kernels."""
+"""Users' Relax modules compile by every route, are right, and use our product kernels."""
 
 from __future__ import annotations
 
@@ -25,35 +24,35 @@ Array = NDArray[Any]
 RNG = np.random.default_rng(0)
 W, V = (RNG.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
 X = RNG.standard_normal((6, 16)).astype(np.float32)
-# 16 products and sums of numbers of a few units, twice.
+# 16 products and sums of numbers up to a few units, twice.
 ATOL = 2e-4
 
 
 def bound(mod: IRModule, **weights: Array) -> IRModule:
-    """A module with weights in the place of parameters of main."""
+    """The module with constant weights instead of main's parameters."""
     return relax.transform.BindParams("main", weights)(mod)
 
 
 def by_compile(mod: IRModule, *inputs: Array) -> Array:
-    """The result of main by `compile`."""
+    """The result of main through `compile`."""
     return tvm_hybrid.compile(mod, num_threads=1).run(*inputs)[0].numpy()
 
 
 def by_partition(mod: IRModule, *inputs: Array) -> Array:
-    """The same by `partition_for_tvm_hybrid` and TVM."""
+    """The result of main through `partition_for_tvm_hybrid` and TVM."""
     partitioned = tvm_hybrid.partition_for_tvm_hybrid(mod)
     generated = relax.transform.RunCodegen()(partitioned)
     return run(tvm.compile(generated, tvm_hybrid.resolve_target(None)), *inputs)
 
 
 def by_pipeline(mod: IRModule, *inputs: Array) -> Array:
-    """The same by the pipeline that is registered."""
+    """The result of main through the registered pipeline."""
     target = tvm_hybrid.resolve_target(None)
     return run(tvm.compile(mod, target, relax_pipeline="tvm_hybrid"), *inputs)
 
 
 def run(executable: Any, *inputs: Array) -> Array:
-    """main of what TVM compiled."""
+    """Runs main of a module that TVM compiled."""
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
     return main(*(tvm.runtime.tensor(each) for each in inputs)).numpy()
 
@@ -62,13 +61,13 @@ DOORS: list[Callable[..., Array]] = [by_compile, by_partition, by_pipeline]
 
 
 def check(mod: IRModule, wanted: Array, *inputs: Array) -> None:
-    """Compares the result of every door."""
+    """Compares the result of every route."""
     for door in DOORS:
         np.testing.assert_allclose(door(mod, *inputs), wanted, atol=ATOL, err_msg=door.__name__)
 
 
 def products(mod: IRModule) -> list[str]:
-    """Operators of the regions with matrix products in them."""
+    """Operators of the regions with matrix products."""
     executable: Executable = tvm_hybrid.compile(mod, num_threads=1)
     assert all(each.kernel for each in executable.explain().taken)
     return [each.op for each in executable.explain().taken if "matmul" in each.op]
@@ -247,7 +246,7 @@ def test_unbound_weights_are_packed_at_the_call() -> None:
 
 
 def test_lifted_parameters() -> None:
-    """As TVM's users have a module after LiftTransformParams: main takes them transformed."""
+    """After LiftTransformParams, main takes transformed parameters."""
     bias = RNG.standard_normal(16).astype(np.float32)
     mod = relax.transform.LiftTransformParams()(Unbound)
     target = tvm_hybrid.resolve_target(None)
@@ -284,7 +283,7 @@ def test_weights_are_packed_by_a_function_of_their_own() -> None:
     mod = tvm_hybrid.partition_for_tvm_hybrid(Layers, transform_params=True)
     main = mod["main"].script()
     assert "R.concat" not in main and "batch_matmul" not in main
-    assert "fused_m" in main  # a product, or a chain of them
+    assert "fused_m" in main  # a product or a chain of products
     generated = relax.transform.RunCodegen()(mod)
     executable = tvm.compile(generated, tvm_hybrid.resolve_target(None))
     machine = relax.VirtualMachine(executable, tvm.cpu())
@@ -292,13 +291,13 @@ def test_weights_are_packed_by_a_function_of_their_own() -> None:
     x, w, b, v = (RNG.standard_normal(shape).astype(np.float32) for shape in shapes)
     packed = machine["main_transform_params"]([tvm.runtime.tensor(each) for each in (w, b, v)])
     found = machine["main"](tvm.runtime.tensor(x), *packed).numpy()
-    # 33 and 70 products of numbers of a few units, summed.
+    # 33 and 70 products of numbers up to a few units, summed.
     np.testing.assert_allclose(found, np.maximum(x @ w.T + b, 0) @ v, atol=2e-3)
 
 
 @I.ir_module
 class OwnMemory:
-    """Constants that are no tensors: a type, the name of a memory."""
+    """Constants that are no tensors: a type, and the name of a memory scope."""
 
     @T.prim_func(s_tir=True)
     def copied(x: T.Buffer((6, 16), "float32"), y: T.Buffer((6, 16), "float32")):

@@ -1,4 +1,4 @@
-"""The same module by `compile`, by partition and RunCodegen, and by the named pipeline."""
+"""`compile`, partition with RunCodegen, and the named pipeline agree on one module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def linear(x: relax.Expr) -> relax.Expr:
 
 
 def small() -> IRModule:
-    """A convolution with a relu; attention, and a perceptron behind it."""
+    """A convolution with a Relu; attention followed by a perceptron."""
 
     def body(image: relax.Expr, tokens: relax.Expr) -> list[relax.Expr]:
         conv = relax.op.nn.relu(relax.op.nn.conv2d(image, constant(8, 3, 3, 3), padding=1))
@@ -53,12 +53,12 @@ def run(executable: Any) -> list[np.ndarray]:
 
 
 def kernels(decisions: Iterable[Decision]) -> Counter[tuple[str, str]]:
-    """What each kernel of ours computes, and which it is."""
+    """Counts our kernels by operators and microkernel."""
     return Counter((each.op, each.kernel) for each in decisions if each.taken)
 
 
 def essence(decisions: Iterable[Decision]) -> list[tuple[str, ...]]:
-    """What was decided, in words."""
+    """The content of the decisions."""
     return [(each.node, each.op, each.function, each.kernel, each.reason) for each in decisions]
 
 
@@ -91,13 +91,13 @@ def test_routes_agree(name: str) -> None:
     assert ("matmul + add + relu" in {op for op, _ in found}) == fused
     assert essence(decisions) == essence(own.explain())
     assert kernels(parts) == found
-    # The layouts' reorders, and what fuses with nothing, are left to TVM.
+    # Reorders of layouts and unfused operators are left to TVM.
     assert all(each.reason for each in parts if not each.taken)
 
     wanted = [each.numpy() for each in own.run(*arrays())]
     for result in (run(named), run(rest)):
         for each, expected in zip(result, wanted, strict=True):
-            np.testing.assert_array_equal(each, expected)  # of the same kernels
+            np.testing.assert_array_equal(each, expected)  # computed by equal kernels
 
 
 def test_the_manifest_says_what_was_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""Models of one kernel: which are, and that a session's short way gives what the machine gives."""
+"""Models of one kernel: which they are, and that a session's short way gives the VM's results."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_session_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session = tvm_hybrid.InferenceSession(executable)
     (name,) = (info.name for info in session.get_inputs())
     x = np.random.default_rng(0).standard_normal((3, 16)).astype(F)
-    (first,) = session.run(None, {name: x})  # by the machine: the short way begins behind it
+    (first,) = session.run(None, {name: x})  # by the VM: later runs take the short way
     (second,) = session.run(None, {name: x})
     (third,) = session.run(None, {name: -x})
     assert counted.calls == 2

@@ -1,4 +1,4 @@
-"""Threads compile at the same time what TVM's tagged functions make."""
+"""Threads may compile TVM's tagged functions at the same time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.onnx_builder import OnnxBuilder
 def test_threads_compile_operators_of_tagged_functions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each thread waits for the other in the middle of the function that pads."""
+    """Each thread waits for the other one inside the padding function."""
     together, compute = Barrier(2, timeout=60), te.compute
 
     def waits(shape: Any, fcompute: Any, name: str = "compute", **others: Any) -> Any:

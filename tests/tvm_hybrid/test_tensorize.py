@@ -1,4 +1,4 @@
-"""`tensorize`: which kernel a program gets, what it computes, and what is refused."""
+"""`tensorize`: the kernel that a program gets, its result, and what is refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], Callable[..., Any
 
 
 def values(tensor: Tensor, seed: int) -> np.ndarray:
-    """Whole numbers: sums of their products are exact in every type."""
+    """Integers whose sums of products are exact in every type."""
     shape, dtype = tensor
     rng = np.random.default_rng(seed)
     low, high = (0, 255) if dtype == "uint8" else (-128, 127) if dtype == "int8" else (-8, 8)
@@ -106,7 +106,7 @@ def values(tensor: Tensor, seed: int) -> np.ndarray:
 def called(
     made: tirx.PrimFunc, arrays: list[np.ndarray], target: tvm.target.Target | None = None
 ) -> np.ndarray:
-    """What a function writes into its last parameter."""
+    """The value that a function writes into its last parameter."""
     out = made.params[-1]
     shape = [int(extent) for extent in out.shape]
     result = tvm.runtime.tensor(np.zeros(shape, str(out.dtype)))
@@ -171,7 +171,7 @@ def test_arguments_may_lie_anywhere(name: str, threads: int) -> None:
 def test_a_bfloat16_weight_that_is_an_argument(
     m: int, n: int, k: int, transposed: bool, threads: int
 ) -> None:
-    """Kernels read pairs of rows; nothing outside of what they are given."""
+    """Kernels read pairs of rows, but nothing outside of their arrays."""
     inputs = ((m, k), "bfloat16"), ((n, k) if transposed else (k, n), "bfloat16")
 
     def body(a: te.Tensor, b: te.Tensor) -> te.Tensor:

@@ -1,4 +1,4 @@
-"""What users see of their slips: in Python one exception of ours, at the command line one line."""
+"""Users' mistakes: one of our exceptions in Python, one line at the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = np.zeros((4, 8), np.float32)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with files of every wrong kind."""
+    """The working folder with files of every wrong kind."""
     monkeypatch.chdir(tmp_path)
     saved(tmp_path)
     Path("text").write_text("words")
@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(feeds: Any) -> Callable[[], object]:
-    """A run of a good model."""
+    """Runs a valid model."""
     return lambda: tvm_hybrid.InferenceSession("model.onnx", num_threads=1).run(None, feeds)
 
 

@@ -1,4 +1,4 @@
-"""torch programs become the regions that ONNX models become; in narrow types they are as near."""
+"""torch programs get the regions of ONNX models and, in narrow types, are as accurate."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ F = torch.nn.functional
 
 
 class Block(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """Attention of four heads, keys and values of two."""
+    """Attention with four heads and two key-value heads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.q, self.kv = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
 
     def forward(self, x: Any, mask: Any = None) -> Any:
-        """A step of a decoder, or a mask's attention."""
+        """A decoder step, or attention with a mask."""
         batch, length, _ = x.shape
         q = self.q(x).view(batch, length, 4, 8).transpose(1, 2)
         kv = self.kv(x).view(batch, length, 2, 2, 8).permute(2, 0, 3, 1, 4)
@@ -33,7 +33,7 @@ class Block(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 class Residual(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A convolution with a batch norm, a depthwise one with another."""
+    """Two convolutions with batch norms, the second one depthwise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,19 +44,19 @@ class Residual(torch.nn.Module):  # type: ignore[misc, name-defined]
             torch.nn.init.uniform_(norm.running_var, 0.5, 2.0)
 
     def forward(self, x: Any) -> Any:
-        """Both, beside the input."""
+        """The sum of both convolutions and the input."""
         return x + self.d(self.b(F.silu(self.c(self.a(x)))))
 
 
 def compiled(model: Any, *inputs: Any) -> Executable:
-    """A model through torch.export."""
+    """Compiles a model through torch.export."""
     with torch.no_grad():
         program = torch.export.export(model.eval(), inputs)
     return tvm_hybrid.compile(program, num_threads=1)
 
 
 def operators(executable: Executable) -> list[str]:
-    """What each region computes, and each generic kernel but reorders."""
+    """Operators of each region, and of each generic kernel that is no reorder."""
     return [each.op for each in executable.explain() if each.op != "reorder"]
 
 
@@ -67,7 +67,7 @@ def check(model: Any, *inputs: Any) -> Executable:
     with torch.no_grad():
         wanted = model(*inputs).numpy()
     result = executable.run(*(each.numpy() for each in inputs))[0].numpy()
-    # A few hundred roundings of numbers of at most a few units.
+    # A few hundred roundings of numbers up to a few units.
     np.testing.assert_allclose(result, wanted, atol=5e-5)
     return executable
 
@@ -106,19 +106,19 @@ def test_narrow_types(dtype: str) -> None:
     assert result.dtype == narrow
     with torch.no_grad():
         wanted = model.float()(x.float())
-    # Every tensor on the way is rounded once, by 2^-8 of at most ten units.
+    # Every intermediate tensor is rounded once, by 2^-8 of at most ten units.
     np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), atol=0.1)
 
 
 class Activated(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A product with an activation behind."""
+    """A product followed by an activation."""
 
     def __init__(self, activation: Any) -> None:
         super().__init__()
         self.linear, self.activation = torch.nn.Linear(16, 16), activation
 
     def forward(self, x: Any) -> Any:
-        """[rows, 16]."""
+        """Result [rows, 16]."""
         return self.activation(self.linear(x)) + 1
 
 
@@ -158,26 +158,26 @@ def test_activations_of_float16_do_not_overflow(activation: Any) -> None:
     x = torch.tensor([-5.0, -1.0, 0.3, 2.0, 20000.0]).half()
     result = torch.from_dlpack(compiled(activation(), x).run(x.numpy())[0])
     wanted = activation()(x.float())
-    # Rounded once, and by f32 before.
+    # Rounded once, after the rounding in f32.
     np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), rtol=2.0**-10, atol=0)
 
 
 class Attention(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """Attention of two heads, with a product before and behind."""
+    """Attention with two heads between two products."""
 
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.out = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
 
     def forward(self, x: Any) -> Any:
-        """Every token sees all."""
+        """Attention of every token to all tokens."""
         q, k, v = self.qkv(x).view(1, 7, 3, 2, 8).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).reshape(1, 7, 16))
 
 
 def as_onnx(model: Attention) -> Any:
-    """The same model in ONNX, in bfloat16."""
+    """The equivalent model in ONNX, in bfloat16."""
     import ml_dtypes
 
     g, bf16 = OnnxBuilder(opset=18), ml_dtypes.bfloat16
@@ -213,7 +213,7 @@ def test_attention_in_bfloat16_is_that_of_onnx() -> None:
     result = torch.from_dlpack(ours.run(as_array(x))[0])
     with torch.no_grad():
         wanted = model.float()(x.float())
-    # Every tensor on the way is rounded once, by 2^-8 of at most two units.
+    # Every intermediate tensor is rounded once, by 2^-8 of at most two units.
     np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), atol=0.03)
 
 
@@ -237,7 +237,7 @@ def test_masked_attention_in_bfloat16(dtype: str) -> None:
 
 
 def as_array(x: Any) -> np.ndarray:
-    """An array of a narrow tensor."""
+    """A narrow tensor as an array."""
     import ml_dtypes
 
     if x.dtype != torch.bfloat16:

@@ -1,4 +1,4 @@
-"""The snippets of docs/tvm_schedules.md run, one after the other."""
+"""The snippets of docs/tvm_schedules.md run in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "tvm_schedules.md"
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "tvm.s_tir.tensor_intrin"  # 13 s, for nothing that is needed here
+    name = "tvm.s_tir.tensor_intrin"  # importing it takes 13 s, and nothing here needs it
     monkeypatch.setitem(sys.modules, name, sys.modules.get(name, types.ModuleType(name)))
     names: dict[str, Any] = {}
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -31,7 +31,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for snippet in snippets:
         exec(compile(snippet, str(PAGE), "exec"), names)
 
-    # What the page only defines: a tuner's space, and applying a database.
+    # Definitions that the page does not run: a tuner's space, and applying a database.
     asked: dict[str, Any] = {}
     monkeypatch.setattr(ms.relax_integration, "tune_relax", lambda *args, **kw: asked.update(kw))
     names["tune"](str(tmp_path))

@@ -1,4 +1,4 @@
-"""Full disks and folders that cannot be written: a typed error, before the work, nothing left."""
+"""Full disks and unwritable folders: a typed error before the work, and no partial file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tvm_hybrid.errors import ArtifactError, CompileError, OutputError, RecordEr
 from tvm_hybrid.records.record_file import append_line
 
 FULL = Path("/dev/full")
-NOWHERE = Path("/proc/nowhere")  # where nobody, not even root, makes a file
+NOWHERE = Path("/proc/nowhere")  # even root cannot make a file here
 
 
 def test_export_where_files_may_not_grow(tmp_path: Path) -> None:
-    """Each step of an export meets the limit; LLVM itself would end the process."""
+    """Each step of an export meets the file size limit; LLVM itself would end the process."""
     g = OnnxBuilder()
     weight = g.constant(np.ones((256, 256), np.float32))
     g.output(g.node("MatMul", g.input("x", (1, 256)), weight), (1, 256))
@@ -97,7 +97,7 @@ def test_a_compiler_that_fails(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_output_of_the_command_line_is_looked_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is read, compiled or measured: there is no model in the file."""
+    """Nothing is read, compiled or measured: the model's file is empty."""
     model, lost = str(tmp_path / "file"), tmp_path / "missing" / "file"
     (tmp_path / "file").write_text("")
     commands = {
@@ -152,7 +152,7 @@ def test_a_full_disk_in_the_middle_of_a_dump(
 
 
 def test_records_where_nothing_can_be_written(tmp_path: Path) -> None:
-    # A lock that cannot be made there looks like one that is held: it was waited for.
+    # A lock that cannot be made looks like one that is held, for which the tuner used to wait.
     with pytest.raises(RecordError, match=f"records to {NOWHERE}: No such file or directory; "):
         append_line(NOWHERE, b"{}\n")
     for path in (NOWHERE, tmp_path, tmp_path / "file" / "r.jsonl"):

@@ -1,4 +1,4 @@
-"""Package pairs that work are accepted, the others refused before TVM is imported."""
+"""Package pairs that work are accepted; others are refused before TVM is imported."""
 
 from __future__ import annotations
 

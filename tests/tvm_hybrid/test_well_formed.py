@@ -1,4 +1,4 @@
-"""What our passes make is well formed, as TVM's own tests demand of every pass."""
+"""Modules are well formed after each of our passes, as TVM's own tests demand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_pipeline_under_a_check_of_every_pass(name: str) -> None:
     with tvm.ir.transform.PassContext(instruments=instruments), tvm_hybrid.resolve_target(None):
         lowered = relax.get_pipeline("tvm_hybrid")(MODULES[name])
     assert "main" in [gvar.name_hint for gvar in lowered.get_global_vars()]
-    # Other instruments see each of our passes.
+    # Other instruments also see each of our passes.
     assert {"tvm_hybrid", "tvm_hybrid.partition", "tvm_hybrid.share_objects"} <= set(seen)
 
 
@@ -48,7 +48,7 @@ def test_a_partition(name: str) -> None:
 
 
 def names_of_passes(seen: list[str]) -> Any:
-    """An instrument that puts the names of passes into a list."""
+    """An instrument that appends the names of passes to a list."""
 
     @tvm.ir.instrument.pass_instrument
     class Names:

@@ -1,4 +1,4 @@
-"""A target with AVX2 and FMA alone is the level avx2, and its code has no instruction of F16C."""
+"""A target with only AVX2 and FMA is level avx2, and its code has no F16C instruction."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tvm_hybrid.targets.cpu_features import required_features
 PLAIN: dict[str, Any] = {"kind": "llvm", "mattr": ["+avx2", "+fma"]}
 CONVERSIONS = ("vcvtph2ps", "vcvtps2ph")
 X = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float16)
-# The product of a row and a power of two rounds nothing.
+# The product of a row and a power of two is exact.
 WEIGHT = np.float32(0.5) * np.eye(16, dtype=np.float32)
 
 
 def halves() -> IRModule:
-    """x[5, 16] -> float32(x) @ WEIGHT, a region, and float16 of its sums, which is none."""
+    """x[5, 16] -> float32(x) @ WEIGHT, a region, and a float16 sum, a fallback."""
 
     def body(x: relax.Expr) -> relax.Expr:
         product = relax.op.matmul(relax.op.astype(x, "float32"), relax.const(WEIGHT))
@@ -38,7 +38,7 @@ def test_the_level_asks_for_what_kernels_use() -> None:
     target = tvm_hybrid.resolve_target(PLAIN)
     assert target_isa(target) is isa_named("avx2")
     assert not {"f16c", "avx512f"} & set(required_features(target))
-    # LLVM may use it where the target has it, so that code asks for it.
+    # LLVM may use F16C if the target has it; such code then requires it.
     assert "f16c" in required_features(tvm_hybrid.resolve_target("haswell"))
 
 

@@ -1,4 +1,4 @@
-"""The benchmark and its contestants: who takes part and what is said of them, never the time."""
+"""The benchmark and its contestants: who takes part and what it reports, never the time."""
 
 import logging
 import re
@@ -60,7 +60,7 @@ def test_all_three_run_and_agree(tmp_path: Path) -> None:
 
 
 class Liar:
-    """A session that returns something else."""
+    """A session that returns a wrong result."""
 
     def run(self, names: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return [reference(inputs["x"]).astype(np.float32) + 1]
@@ -93,7 +93,7 @@ def test_wrong_results_of_ours_are_noticed(tmp_path: Path) -> None:
 def test_wrong_results_of_others_are_told_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they are where u8s8 kernels saturate; it is no fault of ours."""
+    """A peer's wrong results, as with saturating u8s8 kernels, are not counted against us."""
     monkeypatch.setattr(compare, "why_products_differ", lambda model: "a reason")
     monkeypatch.setattr(contestants, "optimised_session", lambda *arguments: Liar())
     path = saved(tmp_path)
@@ -128,7 +128,7 @@ def test_without_a_judge_ours_are_taken_for_right(
 
 
 class Bytes:
-    """A session whose result is so much more than ONNX Runtime's."""
+    """A session whose result exceeds ONNX Runtime's by a fixed amount."""
 
     def __init__(self, more: int) -> None:
         self._more = more

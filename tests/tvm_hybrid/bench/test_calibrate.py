@@ -1,4 +1,4 @@
-"""Calibration gives a description that can be read, with numbers that are possible."""
+"""Calibration writes a description that loads and contains plausible numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_description_of_this_machine(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The numbers are possible ones, also where the largest weight is small enough for L3."""
+    """The numbers are plausible, also if the largest weight fits in L3."""
     monkeypatch.setattr("tvm_hybrid.bench.calibrate.LARGEST", largest)
     path = tmp_path / "mine.json"
     assert main(["calibrate", "--threads", "2", "--output", str(path)]) == 0
@@ -41,7 +41,7 @@ def test_a_description_of_this_machine(
     assert {name for name, origin in found.origins.items() if origin == str(path)} == measured
     assert all(found.numbers[name].kind == "measured" for name in measured)
     assert all(500 < found.at(clock) < 10_000 for clock in clocks)
-    # Tasks that wake no worker would be forked in a fiftieth of a microsecond.
+    # Forking tasks without waking a worker would take a fiftieth of a microsecond.
     assert found.at("fork_us", 1) == 0 and 0.1 < found.at("fork_us", 2) < 1000
     for rate in ("l3_rate", "memory_rate"):
         assert 100 < found.at(rate, 1) < 1e6 and 100 < found.at(rate, 2) < 2e6
@@ -56,7 +56,7 @@ def test_a_description_of_this_machine(
 
 
 def test_loops_of_a_core_take_as_long_as_they_say() -> None:
-    """Rates that a CPU has: chains take some cycles a step, nearer caches give more."""
+    """Rates are plausible: dependent chains take some cycles a step, nearer caches are faster."""
     numbers = measure_numbers(1)
     width = 512 if host_isa().f32_lanes == 16 else 256
     assert 500 < numbers["clock_scalar"].at(1) < 10_000

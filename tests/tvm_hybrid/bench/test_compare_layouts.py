@@ -1,4 +1,4 @@
-"""Layouts and loops against loops alone: both begin empty and get as much."""
+"""Tuning layouts and loops versus loops alone: both start empty and get equal budgets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tvm_hybrid.tuning.tune_result import TuneResult
 
 
 class Tunes:
-    """Stands for `tune`: with layouts it finds that everything is faster channels first."""
+    """Stands for `tune`: with layouts it records that all operators are faster channels first."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -39,7 +39,7 @@ class Tunes:
 
 @pytest.fixture
 def tunes(monkeypatch: pytest.MonkeyPatch) -> Tunes:
-    """No real tuning; a race of what would be compiled."""
+    """Replaces tuning and the race of compiled models."""
 
     def race(one: Program, other: Program, effort: Effort) -> Race:
         regions = [[r.op for r, _ in count_regions(*each)] for each in (one, other)]

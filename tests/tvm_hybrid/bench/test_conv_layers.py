@@ -1,4 +1,4 @@
-"""The table of convolutions: who is measured of what, and what the page says; never the time."""
+"""The table of convolutions: its contestants and layers, and what the page says; no times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYER = Layer("S1", 8, 16, 16, 3, 2)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peaks from one tile; no OpenVINO."""
+    """Peaks from one tile, without OpenVINO."""
     monkeypatch.setattr(kernel_speed, "TILES_FOR_PEAK", 1)
     monkeypatch.setenv(PYTHON_VARIABLE, "/no/such/python")
 
@@ -105,7 +105,7 @@ def test_the_page() -> None:
     )
     assert rows[1].startswith("| S2: 7x7x512 -> 512, 3x3 | 2000 | 99% | 1000 | 1500 | 0.50 |")
     means = [line for line in lines if line.startswith("| geometric mean")]
-    # sqrt(1.5 * 0.5) and half of it for whole models.
+    # sqrt(1.5 * 0.5), and half of that for whole models.
     assert means[0].split(" | ")[5] == "0.87" and means[0].split(" | ")[9] == "0.43"
     widths = {line.count("|") for line in lines if line.startswith("|")}
     assert widths == {12}

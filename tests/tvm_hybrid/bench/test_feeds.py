@@ -1,4 +1,4 @@
-"""Arrays from files and random ones."""
+"""Feeds from files and random feeds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Operations of matrix products and convolutions."""
+"""Operation counts of matrix products and convolutions."""
 
 import ml_dtypes
 import numpy as np
@@ -66,7 +66,7 @@ def test_what_is_float16() -> None:
 
 
 def test_what_is_bfloat16() -> None:
-    """The operands of the product, and the results of others."""
+    """Finds the bfloat16 operands of products, and bfloat16 results of other operators."""
     g = OnnxBuilder()
     weight = g.constant(np.ones((8, 6)), ml_dtypes.bfloat16)
     y = g.node("MatMul", g.input("x", (4, 8), ml_dtypes.bfloat16), weight)

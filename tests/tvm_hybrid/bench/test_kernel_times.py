@@ -1,4 +1,4 @@
-"""Times of kernels alone: what is counted, never how long it takes."""
+"""Times of kernels alone: what is counted, never the duration."""
 
 from __future__ import annotations
 

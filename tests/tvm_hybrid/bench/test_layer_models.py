@@ -1,4 +1,4 @@
-"""Convolutions as models: what they are, and that their numbers stay in range."""
+"""Convolutions as models: their shapes, and that their numbers stay in range."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SMALL = Layer("S1", 9, 16, 24, 3, 2)
 
 
 def test_the_layers_of_resnet18() -> None:
-    """Operations as the publication's shapes give them; ResNet-18 needs 3.6e9 in all."""
+    """Operations match the publication's shapes; ResNet-18 needs 3.6e9 in all."""
     assert [layer.name for layer in RESNET18] == [f"C{place}" for place in range(1, 13)]
     assert [layer.result_size for layer in RESNET18] == [112, 56, 56, *[28] * 3, *[14] * 3, 7, 7, 7]
-    times = (1, 4, 0, 1, 1, 3, 1, 1, 3, 1, 1, 3)  # C3 is only in the table of the publication
+    times = (1, 4, 0, 1, 1, 3, 1, 1, 3, 1, 1, 3)  # C3 occurs only in the publication's table
     whole = sum(count * layer.flops for count, layer in zip(times, RESNET18, strict=True))
     assert 3.6e9 < whole < 3.7e9
 
@@ -51,7 +51,7 @@ def test_quantised_models_have_what_a_quantiser_writes() -> None:
 
 @pytest.mark.parametrize("zero_point", [0, 128])
 def test_quantised_results_use_the_range(zero_point: int) -> None:
-    """Or wrong sums would not be seen: most positive results are neither 0 nor 255."""
+    """Wrong sums must show: most positive results are neither 0 nor 255."""
     layer = Layer("S2", 9, 16, 24, 3, 1, zero_point)
     session = literal_session(layer_model(layer, INT8))
     (result,) = session.run(None, {"x": layer_input(layer, INT8)})

@@ -1,4 +1,4 @@
-"""Predictions: what they cover, that they add up, and that they never pass for measurements."""
+"""Predictions: what they cover, that they add up, and that they are labelled as predictions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_table_has_every_shape_on_tiles(shapes: dict[str, Any]) -> None:
 
 
 def test_fp16_is_predicted_where_there_are_such_tiles() -> None:
-    """As bf16: the same tiles, in the same order."""
+    """fp16 uses the tiles of bf16 in an equal order."""
     products = predict_shapes("gnr").products
     half, bfloat = (
         [row.predicted_cycles for row in products if row.name.endswith(types)]
@@ -142,7 +142,7 @@ def test_a_target_without_amx_is_refused() -> None:
 def test_bench_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--predict"]) == 0
     shown = capsys.readouterr().out
-    # Once in the title and once below each of the two tables.
+    # One in the title and one below each of the two tables.
     assert shown.count(LABEL) == 4 and "BERT-base" in shown
     assert shown.count("predicted") >= 2 * 6 and "amx_bf16_32x32" in shown
     model = str(saved(tmp_path, wide_layer()))

@@ -1,4 +1,4 @@
-"""Predicted times by threads: complete, consistent, and never taken for measurements."""
+"""Predicted times by threads: complete, consistent, and labelled as predictions."""
 
 from __future__ import annotations
 

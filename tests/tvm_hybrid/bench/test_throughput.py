@@ -1,4 +1,4 @@
-"""Throughput under several callers: who takes part and what is said of them, never how fast."""
+"""Throughput under several callers: who takes part and what it reports, never the speed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_a_call_raises_ends_all_callers() -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> ThroughputReport:
-    """Of two peers, one of which is not there."""
+    """A report of two peers, one of which is not installed."""
     path = saved(tmp_path_factory.mktemp("throughput"))
     executable = compile_model(path, num_threads=1)
     sessions = {count: InferenceSession(executable, streams=count) for count in (1, 2)}

@@ -1,6 +1,6 @@
-"""The cache of kernels: what another program compiles, and what becomes of the folder.
+"""The kernel cache: what the next program compiles, and how the folder changes.
 
-"Compiled" is what TVM builds for the cache: tests count these calls.
+"Compiled" kernels are those that TVM builds for the cache: tests count these builds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tvm_hybrid.cli.machine import examine
 from tvm_hybrid.executable.executable import Executable
 from tvm_hybrid.session.inference_session import InferenceSession
 
-LONG = 120  # seconds, after which a test that hangs fails
+LONG = 120  # seconds until a test that hangs fails
 ROWS = 6
 X = np.random.default_rng(0).standard_normal((ROWS, 16)).astype(np.float32)
 FIRST, HEAD = (16, 24, 40, 8), (16, 24, 40, 9)  # the second has another last layer
@@ -39,7 +39,7 @@ FIRST, HEAD = (16, 24, 40, 8), (16, 24, 40, 9)  # the second has another last la
 
 @pytest.fixture
 def folder(caches: Path) -> Path:
-    """The folder of kernels, which does not exist yet."""
+    """The kernel folder, which does not exist yet."""
     return caches / "kernels"
 
 
@@ -58,7 +58,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tirx.PrimFunc]:
 
 
 def layers(sizes: Sequence[int] = FIRST, rows: int | str = ROWS) -> onnx.ModelProto:
-    """x[rows, sizes[0]] -> tanh of products with a weight for each pair of neighbours."""
+    """x[rows, sizes[0]] -> tanh of chained products with a weight for each pair of sizes."""
     build = OnnxBuilder()
     rng = np.random.default_rng(1)
     value = build.input("x", [rows, sizes[0]])
@@ -104,7 +104,7 @@ def test_another_head_compiles_only_that(
 def test_a_program_of_kept_kernels_can_do_all(
     rows: int | str, folder: Path, compiled: list[tirx.PrimFunc], tmp_path: Path
 ) -> None:
-    """Its kernels ask TVM's runtime for threads and memory, by pointers that it fills in."""
+    """Cached kernels get threads and memory through pointers that TVM's runtime fills in."""
     options = {"rows": rows, "num_threads": 2}
     wanted = result(made(cache=False, **options))
     made(**options)
@@ -178,7 +178,7 @@ def test_a_damaged_kernel_is_compiled_anew(
 def test_a_kernel_of_another_form_is_compiled_anew(
     folder: Path, compiled: list[tirx.PrimFunc]
 ) -> None:
-    """Its checksum is right, as that of a file that somebody else's program wrote may be."""
+    """The checksum is right, as with a file that another program wrote."""
     wanted = result(made())
     for path in kernels(folder):
         content = b'{"text": 1}'
@@ -218,7 +218,7 @@ def test_what_was_used_longest_ago_goes_first(
     for path in kernels(folder):
         os.utime(path, (1000, 1000))
     old = {path.name for path in kernels(folder)}
-    made((16, 24, 50))  # the first layer is used
+    made((16, 24, 50))  # uses the first layer
     used = {path.name for path in kernels(folder) if path.stat().st_mtime > 1000} & old
     assert len(used) == 1
     draft = folder / ".tvm_hybrid_killed"
@@ -226,7 +226,7 @@ def test_what_was_used_longest_ago_goes_first(
     os.utime(draft, (1000, 1000))
     size = sum(path.stat().st_size for path in kernels(folder))
     monkeypatch.setenv("TVM_HYBRID_CACHE_BYTES", str(16 * size))
-    made((16, 8))  # smaller than what was not used
+    made((16, 8))  # smaller than the unused kernels
     left = {path.name for path in kernels(folder)}
     assert used <= left and not old <= left and not draft.exists()
     assert sum(path.stat().st_size for path in kernels(folder)) <= size
@@ -287,7 +287,7 @@ def test_two_processes_at_once_keep_the_same_kernels(
     said = [process.communicate("\n", LONG) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     own = made()
-    assert not compiled  # keys of other processes are the same
+    assert not compiled  # keys do not depend on the process
     assert {out.strip() for out, _ in said} == {result(own).tobytes().hex()}
     assert len(kernels(folder)) == len(FIRST) - 1 and not list(folder.glob(".tvm_hybrid_*"))
 

@@ -1,4 +1,4 @@
-"""The digest of a model's file: computed once, and again whenever the file may have changed."""
+"""The digest of a model's file: computed once, and again if the file may have changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """Of a process that starts some seconds after files were written."""
+    """A reader in a process that starts some seconds after the files were written."""
     found = Reader()
     monkeypatch.setenv("TVM_HYBRID_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(program_key, "ModelBytes", found)
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     [("nowhere", False), ("large data", False), ("small data", True), ("the end", True)],
 )
 def test_large_data_are_not_searched(place: str, found: bool, tmp_path: Path) -> None:
-    """A model is parsed for the names of other files only if such a name may be in it."""
+    """A model is parsed for names of external files only if it may contain such a name."""
     weights = {"large": np.zeros(1 << 18, np.uint8), "small": np.zeros(64, np.uint8)}
     word = np.frombuffer(b"location", np.uint8)
     if place.endswith(" data"):
@@ -142,7 +142,7 @@ def test_large_data_are_not_searched(place: str, found: bool, tmp_path: Path) ->
 
 def test_what_is_no_model_is_searched_whole(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    for start in (0, (1 << 18) - 4, (1 << 19) - 8):  # in one piece of the file, and in two
+    for start in (0, (1 << 18) - 4, (1 << 19) - 8):  # within one chunk of the file, and across two
         data = bytearray(b"\xff" * (1 << 19))
         data[start : start + 8] = b"location"
         path.write_bytes(data)

@@ -1,6 +1,6 @@
-"""The cache of programs: what is in a key, what sessions of it do, and what becomes of the folder.
+"""The program cache: what is in a key, what its sessions do, and how the folder changes.
 
-"Compiles nothing" is tested by a compile function that fails.
+Tests that expect no compilation use a compile function that fails.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.session import model_programs
 from tvm_hybrid.session.inference_session import InferenceSession
 
-LONG = 120  # seconds, after which a test that hangs fails
+LONG = 120  # seconds until a test that hangs fails
 X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 
 
 class Compiler:
-    """Compiles, and counts; or fails, where nothing may be compiled."""
+    """Compiles and counts; fails if nothing may be compiled."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,7 +64,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 @pytest.fixture
 def folder(caches: Path) -> Path:
-    """The folder of programs, which does not exist yet."""
+    """The program folder, which does not exist yet."""
     model_programs.program_cache.say_once.cache_clear()
     return caches / "programs"
 
@@ -82,7 +82,7 @@ def libraries(folder: Path) -> list[Path]:
 
 
 def described(session: InferenceSession) -> list[Any]:
-    """What a session tells of itself."""
+    """What a session reports about itself."""
     return [
         [(item.name, item.type, item.shape) for item in session.get_inputs()],
         [(item.name, item.type, item.shape) for item in session.get_outputs()],
@@ -95,7 +95,7 @@ def described(session: InferenceSession) -> list[Any]:
 
 
 def forms(model: onnx.ModelProto, folder: Path) -> list[Any]:
-    """A model by path, as bytes and as a ModelProto."""
+    """A model as a path, as bytes and as a ModelProto."""
     folder.mkdir()
     return [saved(folder, model), model.SerializeToString(deterministic=True), model]
 
@@ -131,7 +131,7 @@ def test_a_path_is_read_for_the_key(folder: Path, compiler: Compiler, tmp_path: 
     assert compiler.count == 1
     data = bytearray(path.read_bytes())
     place = data.index(numpy_helper.to_array(two_layers().graph.initializer[0]).tobytes())
-    data[place + 3] ^= 0x80  # a sign
+    data[place + 3] ^= 0x80  # flips a sign
     path.write_bytes(data)
     other = result(session_of(path))
     assert compiler.count == 2
@@ -230,7 +230,7 @@ def test_the_environment_is_part_of_the_key(
 
 
 def test_numbers_and_guesses_of_the_machine_are_part_of_the_key(tmp_path: Path) -> None:
-    """A guess and a measurement of one value are compiled for otherwise."""
+    """A guessed and a measured machine value give different programs, hence different keys."""
     data, path, keys = two_layers().SerializeToString(), tmp_path / "mine.json", set()
     for kind, value in (("guess", 40), ("measured", 40), ("measured", 41)):
         number = {"value": value, "kind": kind, "source": "a test"}
@@ -265,7 +265,7 @@ def test_a_damaged_program_is_compiled_anew(
     (library,) = libraries(folder)
     note = library.with_suffix(".json")
     data = library.read_bytes()
-    library.unlink()  # what is mapped shall stay as it is
+    library.unlink()  # a mapped file must stay unchanged
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 1
     library.write_bytes(
@@ -319,7 +319,7 @@ def test_a_checksum_is_computed_once_while_a_file_stays_the_same(
     digest = weights_file.digest_of
 
     def counted(file: Any, start: int, *others: Any) -> Any:
-        if start == 0:  # of the library; weights come behind it
+        if start == 0:  # at the start of the library; weights lie behind it
             computed.append(others)
         return digest(file, start, *others)
 
@@ -335,7 +335,7 @@ def test_a_checksum_is_computed_once_while_a_file_stays_the_same(
 
 def test_a_file_that_is_cut_off_in_place_is_found(folder: Path, compiler: Compiler) -> None:
     wanted = result(session_of(two_layers()))
-    gc.collect()  # nobody has it mapped
+    gc.collect()  # unmaps the file
     (library,) = libraries(folder)
     state = library.stat()
     os.truncate(library, state.st_size // 2)
@@ -353,10 +353,10 @@ def test_what_was_used_longest_ago_goes_first(
     for age, path in enumerate(by_age):
         for each in (path, path.with_suffix(".json")):
             os.utime(each, (1000 + age, 1000 + age))
-    session_of(two_layers(1))  # the oldest one is used
+    session_of(two_layers(1))  # uses the oldest program
     assert compiler.count == 3
     sizes = [sum(path.stat().st_size for path in folder.iterdir())]
-    # Libraries of about the same size differ by a page.
+    # Sizes of similar libraries differ by up to a page.
     monkeypatch.setenv("TVM_HYBRID_CACHE_BYTES", str(sizes[0] + 6000))
     session_of(two_layers(4))
     left = libraries(folder)
@@ -542,7 +542,7 @@ def test_programs_for_each_combination_are_kept(
         run_cut(second, *combination)
     assert described(second) == described(first)
     compiler.forbidden = False
-    path.unlink()  # a session has the model, whatever becomes of its file
+    path.unlink()  # the session keeps the model after its file is removed
     run_cut(second, 5, 2, 4)
     assert len(libraries(folder)) == 2
 

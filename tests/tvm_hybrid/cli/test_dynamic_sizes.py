@@ -1,4 +1,4 @@
-"""Sizes that a model leaves dynamic: of arrays, of --dim, or 1; a library keeps them."""
+"""Dynamic sizes come from arrays, from --dim, or are 1; a library keeps them dynamic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS = {
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model with a dynamic dimension; feeds of three rows lie beside it."""
+    """A model with a dynamic dimension, with feeds of three rows beside it."""
     monkeypatch.chdir(tmp_path)
     np.savez("feeds.npz", x=np.ones((3, 8), np.float32))
     np.save("x.npy", np.ones((4, 8), np.float32))
@@ -41,7 +41,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def told(arguments: list[str], model: str, capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
-    """What a command prints as JSON, and its notes."""
+    """A command's JSON output and its notes."""
     words = [model if word == "M" else word for word in arguments]
     without = words[0] == "scale" or "--predict" in words or words[1] == "m.so"
     threads = [] if without else ["--threads", "1"]
@@ -105,7 +105,7 @@ def test_a_library_keeps_dynamic_sizes(model: str, capsys: pytest.CaptureFixture
 
 
 def test_sizes_of_several_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names are shared, sums follow, what has no name is 1; what is given stays."""
+    """Shared names agree, sums follow, unnamed sizes are 1; given sizes stay."""
     graph = OnnxBuilder()
     shapes: dict[str, Any] = {
         "a": ("batch", "past"),

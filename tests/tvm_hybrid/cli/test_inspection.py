@@ -1,4 +1,4 @@
-"""`inspect`, `profile`, `bench` and `verify` of libraries, hints, and the order of help."""
+"""`inspect`, `profile`, `bench` and `verify` of libraries, hints, and the order of the help."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_inspect_shows_a_model(model: str, capsys: pytest.CaptureFixture[str]) -
 def test_inspect_shows_what_would_be_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All operators that nobody knows, in branches too; else the form that is refused."""
+    """Lists all unknown operators, in branches too; otherwise the unsupported form."""
     proto = onnx.load(saved(tmp_path))
     proto.opset_import.append(helper.make_opsetid("mine", 1))
     proto.graph.node.append(helper.make_node("Odd", ["y"], ["z"], domain="mine"))

@@ -1,4 +1,4 @@
-"""What `doctor` says of AMX, a line for each answer of Linux, and of places for threads."""
+"""What `doctor` reports about AMX, for each answer of Linux, and about places for threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvm_hybrid.runtime import weights
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
-# Set for a moment, while TVM is imported; nothing that a user sets.
+# Variables that are set briefly while TVM is imported; users do not set them.
 INTERNAL = {"TVM_DEVICE_BACKEND_AUTOLOAD"}
 
 LINES = [
@@ -91,7 +91,7 @@ def test_every_variable_is_on_the_page() -> None:
 
 
 def test_every_variable_that_is_read_is_listed() -> None:
-    """A name of a variable is a whole string somewhere in the sources."""
+    """Each variable's name is a complete string literal somewhere in the sources."""
     texts = {
         node.value
         for package in PACKAGES

@@ -1,4 +1,4 @@
-"""No command writes over what it reads, by whatever name, nor into a file of another kind."""
+"""No command overwrites its inputs, under any name, or a file of another kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAME = {
     "a hard link": lambda path, link: (os.link(path, link), link)[1],
     "a path with detours": lambda path, link: path.parent / "." / path.name,
 }
-# What is read, its suffix, and the command that would write over it.
+# Input file, its suffix, and the command that would overwrite it.
 WRITERS: dict[str, tuple[str, list[str]]] = {
     "compile": (".so", ["compile", "READ", "-o", "WRITTEN"]),
     "compile, records": (".so", ["compile", "M", "--records", "READ", "-o", "WRITTEN"]),
@@ -95,7 +95,7 @@ def test_a_file_of_another_kind_stays_as_it_is(
 
 
 def test_every_output_of_a_file_has_the_type_that_looks() -> None:
-    """An option that is called as outputs are is checked as they are."""
+    """Options that are named like outputs are checked as outputs."""
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
@@ -126,7 +126,7 @@ def test_functions_refuse_it_too(
 
 
 def test_outputs_replace_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file of the right kind that is only written is written again, as before."""
+    """An existing output of the right kind that is not an input is overwritten."""
     model, output, feeds = saved(tmp_path), tmp_path / "y.npz", tmp_path / "x.npz"
     np.savez(feeds, x=np.zeros((4, 8), np.float32))
     for _ in range(2):

@@ -82,7 +82,7 @@ def test_unaligned_and_readonly_arrays_are_read_right() -> None:
 
 
 def test_code_for_another_cpu_is_refused_not_run() -> None:
-    """No CPU has FP16, as this target, and AMD's SSE4a."""
+    """No CPU has both this target's FP16 and AMD's SSE4a."""
     target = {"kind": "llvm", "mcpu": "graniterapids", "mattr": ["+sse4a"]}
     executable = tvm_hybrid.compile(mlp_module(), target=target, num_threads=1)
     with pytest.raises(IsaError, match="graniterapids"):

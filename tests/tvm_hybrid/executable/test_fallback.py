@@ -1,4 +1,4 @@
-"""Two programs in one executable: AMX where tiles may be used, else the fallback, visibly."""
+"""Two programs in one executable: AMX if tiles may be used, else the fallback, visibly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLE = np.random.default_rng(7).standard_normal((M, N)).astype(np.float32)
 
 
 def product() -> IRModule:
-    """x -> relu(x @ WEIGHT + TABLE); kernels read the weight packed, the table as it is."""
+    """x -> relu(x @ WEIGHT + TABLE); kernels read the weight packed and the table unpacked."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((M, K), "float32"))
     with builder.function("main", [x]):
@@ -51,7 +51,7 @@ def product() -> IRModule:
 
 @functools.cache
 def compiled() -> Executable:
-    """For AMX, with a fallback for AVX-512 BF16."""
+    """The model compiled for AMX, with a fallback for AVX-512 BF16."""
     return tvm_hybrid.compile(
         product(), target="spr", fallback="avx512_bf16", precision="bf16", num_threads=1
     )
@@ -64,7 +64,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def denied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU with AMX whose Linux says no, as far as Python can see."""
+    """A CPU with AMX for which Linux denies tiles, as Python sees it."""
     monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     monkeypatch.setattr(amx_permission, "_ask_linux", lambda: errno.EPERM)
     monkeypatch.setattr(amx_permission, "host_flags", lambda: frozenset({"amx_tile"}))
@@ -72,7 +72,7 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @functools.cache
 def results() -> tuple[np.ndarray, np.ndarray]:
-    """What the code for tiles and the fallback compute; not the same, rounding differs."""
+    """Results of the tile code and of the fallback; they differ by rounding."""
     fallback = compiled()._fallback
     assert fallback is not None
     pair = compiled().run(X)[0].numpy(), fallback.run(X)[0].numpy()
@@ -87,9 +87,9 @@ def test_both_programs_are_there_and_agree() -> None:
     assert second is not None and second.fallback is None
     assert (first.isa, second.isa) == ("amx", "avx512_bf16")
     assert first.decisions[0].kernel.startswith("amx_bf16_")
-    # Without tiles, this CPU multiplies bfloat16 fastest as f32: its vdpbf16ps is slow.
+    # Without tiles, f32 is this CPU's fastest way to multiply bfloat16: its vdpbf16ps is slow.
     assert second.decisions[0].kernel.startswith("avx512_bf16_6x")
-    # Products of bf16 are exact in f32; each program rounds K sums and that with the table.
+    # Products of bf16 are exact in f32; each program rounds K sums and the sum with the table.
     bound = 2 * (K + 1) * 2.0**-24 * (1.01 * np.abs(X) @ np.abs(WEIGHT) + np.abs(TABLE)).max()
     np.testing.assert_allclose(tiles, vectors, rtol=0, atol=bound)
 
@@ -114,7 +114,7 @@ def test_where_tiles_are_denied_the_fallback_runs(
     )
     rows = executable.profile(repeat=1).rows
     assert {row.function for row in rows} & {d.function for d in session.explain()}
-    # Whoever holds the fallback exports both.
+    # An export contains both programs.
     session.executable.export(tmp_path / "a.so")
     executable.export(tmp_path / "b.so")
     assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
@@ -190,7 +190,7 @@ def test_the_manifest_tells_of_both(exported: Path) -> None:
 def test_where_neither_runs_the_message_names_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No CPU has FP16 and AMD's SSE4a."""
+    """No CPU has both FP16 and AMD's SSE4a."""
     monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     target = {"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+sse4a"]}
     executable = tvm_hybrid.compile(

@@ -1,4 +1,4 @@
-"""Every kernel says which nodes of the ONNX model it comes from."""
+"""Every kernel names the nodes of the ONNX model that it computes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nodes_that_passes_rewrite() -> None:
         "Mul8 (Mul)",
         "Mul9 (Mul)",
     )
-    assert all(found)  # the reorder of the input too
+    assert all(found)  # also the input's reorder
 
 
 def test_a_node_without_a_name_is_called_after_its_output() -> None:

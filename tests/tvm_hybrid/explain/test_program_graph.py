@@ -63,7 +63,7 @@ def test_open_sizes_have_names_and_no_bytes() -> None:
     graph = graph_of(two_layers("rows"), keep_open=True)
     value = graph.values[graph.inputs[0]]
     assert value.shape == ("rows", 8) and value.nbytes == 0
-    assert type(value.shape[0]) is str  # which can be written
+    assert type(value.shape[0]) is str  # so that JSON can hold it
 
 
 def test_a_library_keeps_graph_and_plan(tmp_path: Path) -> None:

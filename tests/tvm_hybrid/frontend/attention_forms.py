@@ -1,4 +1,4 @@
-"""Models of many forms of an attention operator, and attention by its definition."""
+"""Models with many forms of an attention operator, and attention by its definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Forms:
     Parameters
     ----------
     domain
-        Of the operator.
+        Domain of the operator.
     """
 
     def __init__(self, op_type: str, domain: str = CONTRIB, opset: int = 17) -> None:
@@ -39,19 +39,19 @@ class Forms:
         self.outputs: list[Declaration] = []
 
     def feed(self, array: NDArray[Any]) -> str:
-        """A new input."""
+        """Adds an input."""
         name = f"x{len(self.feeds)}"
         self.feeds[name] = array
         return name
 
     def constant(self, array: Any) -> str:
-        """A new constant."""
+        """Adds a constant."""
         name = f"c{len(self.constants)}"
         self.constants[name] = np.asarray(array)
         return name
 
     def add(self, *inputs: str, outputs: int = 1, ranks: Any = None, **attributes: Any) -> None:
-        """One more form, its results outputs of the model."""
+        """Adds one more form; its results are outputs of the model."""
         names = [f"y{len(self.nodes)}_{i}" for i in range(outputs)]
         node = helper.make_node(
             self.op_type, inputs, names, name=f"n{len(self.nodes)}", domain=self.domain,
@@ -62,7 +62,7 @@ class Forms:
         self.outputs += [f32(n, *([None] * r)) for n, r in zip(names, ranks, strict=True)]
 
     def model(self) -> onnx.ModelProto:
-        """The model."""
+        """The ONNX model."""
         inputs: list[Declaration] = [
             (name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
             for name, array in self.feeds.items()
@@ -70,7 +70,7 @@ class Forms:
         return make_model(self.nodes, inputs, self.outputs, self.constants, opset=self.opset)
 
     def check(self, expected: Any = None, ranks: tuple[int, ...] = (3, 4, 5)) -> None:
-        """Compares results of some ranks with ONNX Runtime's, or with `expected`."""
+        """Compares results of some ranks with ONNX Runtime's or with `expected`."""
         if expected is None:
             expected = onnxruntime_run(self.model(), self.feeds)
         imported = import_onnx(self.model())
@@ -81,10 +81,10 @@ class Forms:
         self._compare(session.run(None, self.feeds), expected, ranks)
 
     def opened(self) -> onnx.ModelProto:
-        """The model whose batch and lengths are open; sizes that are equal are one symbol.
+        """The model with dynamic batch and lengths; equal sizes share one symbol.
 
-        The number of sequences stays known where their lengths are given in one vector, which may
-        also hold what packed kernels need.
+        The number of sequences stays static if one vector holds their lengths: that vector may also
+        hold what packed kernels need.
         """
         model = self.model()
         ranks = [len(item.type.tensor_type.shape.dim) for item in model.graph.input]
@@ -104,12 +104,12 @@ class Forms:
 
 
 def integers(*rows: Any) -> NDArray[np.int32]:
-    """Masks and lengths."""
+    """Random masks and lengths."""
     return np.array(rows, np.int32)
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any = 0.0, scale: float | None = None) -> NDArray[Any]:
-    """softmax(q k^T * scale + mask) v in float64, of heads [batch, heads, length, size]."""
+    """softmax(q k^T * scale + mask) v in float64, for heads [batch, heads, length, size]."""
     scores = np.asarray(q, np.float64) @ np.swapaxes(np.asarray(k, np.float64), -1, -2)
     scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale) + mask
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -128,6 +128,6 @@ def rows(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def caches(half: int, seed: int = 0, length: int = 32) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Cosines and sines of random angles."""
+    """Cosine and sine caches of random angles."""
     angles = random(length, half, seed=seed)
     return np.cos(angles), np.sin(angles)

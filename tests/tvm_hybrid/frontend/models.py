@@ -1,4 +1,4 @@
-"""Tiny ONNX models, and a way to run what was imported of them."""
+"""Tiny ONNX models, and a way to run imported models."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tvm_hybrid.frontend import ImportedModel, import_onnx
 
 Declaration = tuple[str, int, Sequence[int | str | None] | None]
 OPSET = 17
-# A scan of the second axis from below of x, backwards, and the first of y; the outputs are stacked
-# along the last axis, and backwards along the first.
+# Scans x backwards along its second last axis and y along its first; stacks one output along the
+# last axis, the other backwards along the first.
 SCAN = """
     last, count, down, up = Scan<num_scan_inputs = 2, scan_input_axes = [-2, 0],
         scan_input_directions = [1, 0], scan_output_axes = [-1, 0],
@@ -65,7 +65,7 @@ def make_model(
     opset: int = OPSET,
     **extra: Any,
 ) -> onnx.ModelProto:
-    """A model of one graph; `extra` goes to onnx.helper.make_model."""
+    """A model of one graph; `extra` is passed to onnx.helper.make_model."""
     graph = helper.make_graph(
         list(nodes),
         "graph",
@@ -78,14 +78,14 @@ def make_model(
 
 
 def parsed(text: str, opset: int = OPSET) -> onnx.ModelProto:
-    """The model of a graph in ONNX's text form."""
+    """Parses the model of a graph in ONNX's text form."""
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
 
 
 def run_imported(
     imported: ImportedModel, feeds: Mapping[str, NDArray], target: str | Mapping[str, Any] = "llvm"
 ) -> list[NDArray]:
-    """Compiles with TVM's own pipeline and runs."""
+    """Compiles with TVM's own pipeline and runs the result."""
     with unchecked(), kernel_context():
         executable = tvm.compile(imported.mod, tvm.target.Target(target))
     machine = relax.VirtualMachine(executable, tvm.cpu())
@@ -102,7 +102,7 @@ def compare(
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> ImportedModel:
-    """Imports, runs, and holds the results against `expected` or ONNX's reference.
+    """Imports, runs, and compares the results with `expected` or ONNX's reference.
 
     Integer and bool results must be equal. The float tolerances suit models of a few dozen
     additions of values near 1: float32 rounding is 6e-8 of the value for each.
@@ -124,7 +124,7 @@ def compare(
 
 
 def folded(imported: ImportedModel) -> ImportedModel:
-    """The model after those passes of the pipeline that fold, in their order."""
+    """The imported model after the folding passes of the pipeline, in their order."""
     mod = imported.mod
     for each in (to_dataflow(), tidy(), fold_weights(), fold_factors(), fold_padding(),
                  recognize_gelu(), fold_input_factors(), fold_factors()):  # fmt: skip
@@ -133,7 +133,7 @@ def folded(imported: ImportedModel) -> ImportedModel:
 
 
 def operators(imported: ImportedModel) -> Counter[str]:
-    """How often each Relax operator is called in main."""
+    """Counts the calls of each Relax operator in main."""
     names: Counter[str] = Counter()
 
     def visit(expr: relax.Expr) -> None:
@@ -145,22 +145,22 @@ def operators(imported: ImportedModel) -> Counter[str]:
 
 
 def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
-    """Normal values, the same every time."""
+    """Normally distributed values from a fixed seed."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def onnxruntime_run(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> list[NDArray]:
-    """What ONNX Runtime computes, operator by operator as the model has them."""
+    """ONNX Runtime's result, operator by operator without optimisation."""
     return literal_session(model).run(None, dict(feeds))
 
 
 def within_one(got: NDArray, wanted: NDArray, share: float) -> None:
-    """Integers that are equal but for ties that another order of roundings decides.
+    """Checks integers for equality, except ties that another rounding order may decide.
 
     Parameters
     ----------
     share
-        How many may differ by one, of all; the rest must be equal.
+        Share of all integers that may differ by one; the others must be equal.
     """
     assert got.dtype == wanted.dtype and got.shape == wanted.shape
     distance = np.abs(got.astype(np.int64) - wanted.astype(np.int64))
@@ -169,7 +169,7 @@ def within_one(got: NDArray, wanted: NDArray, share: float) -> None:
 
 
 def integers(*shape: int, dtype: str = "uint8", seed: int = 0) -> NDArray:
-    """Evenly spread integers, both ends of the type among them."""
+    """Evenly spread integers, including both limits of the type."""
     limits = np.iinfo(dtype)
     values = np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape)
     flat = values.reshape(-1)

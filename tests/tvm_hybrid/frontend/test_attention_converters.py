@@ -1,4 +1,4 @@
-"""ONNX Runtime's attention operators against ONNX Runtime.
+"""ONNX Runtime's attention operators compared with ONNX Runtime.
 
 Many forms are nodes of one model, so that each test compiles once.
 """
@@ -76,7 +76,7 @@ def test_mask_of_every_position_of_the_longest_sequence() -> None:
 
 
 def test_quantized_attention() -> None:
-    """8-bit products are exact; what follows them is compared as floats."""
+    """8-bit products are exact; later values are compared as floats."""
     rng = np.random.default_rng(3)
     g = Forms("QAttention")
     x = g.feed(rng.integers(0, 256, (B, S, 16)).astype(np.uint8))
@@ -117,7 +117,7 @@ def test_multi_head_attention() -> None:
 
 
 def test_unidirectional_with_other_numbers_of_keys() -> None:
-    """The diagonal begins behind the past; the last query sees all keys, a single one too."""
+    """The diagonal begins behind the past; the last or only query sees all keys."""
     g = Forms("MultiHeadAttention")
     q, one = g.feed(random(B, S, H)), g.feed(random(B, 1, H, seed=1))
     far_k, far_v = (g.feed(random(B, 7, H, seed=seed)) for seed in (2, 3))
@@ -138,7 +138,7 @@ LEAST = float(np.finfo(np.float32).min)
 
 
 def test_a_causal_mask_is_the_lowest_number_where_others_are_as_low() -> None:
-    """Rows all of whose keys are padded, or have the lowest number as bias, see later keys."""
+    """Rows whose keys are all padded, or all have the lowest number as bias, see later keys."""
     g = Forms("MultiHeadAttention")
     q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
     keys = g.feed(integers([0, 0, 1, 1, 1], [1, 1, 0, 0, 0]))
@@ -146,7 +146,7 @@ def test_a_causal_mask_is_the_lowest_number_where_others_are_as_low() -> None:
     low[..., :2] = LEAST
     hidden[..., :2] = -np.inf
     common: dict[str, Any] = {"num_heads": N, "unidirectional": 1}
-    for number in (-1e9, LEAST):  # whose sums with scores are exact
+    for number in (-1e9, LEAST):  # sums of these numbers with scores are exact
         g.add(q, k, v, "", keys, **common, mask_filter_value=number)
     g.add(q, k, v, "", "", g.feed(low), **common)
     g.add(q, k, v, "", "", g.feed(hidden), **common)
@@ -160,7 +160,7 @@ def test_a_causal_mask_is_the_lowest_number_where_others_are_as_low() -> None:
 
 
 def test_multi_head_attention_of_packed_operands() -> None:
-    """Those of ONNX Runtime's GPU kernels."""
+    """Packed operands are those of ONNX Runtime's GPU kernels."""
     g = Forms("MultiHeadAttention")
     q, kv, qkv = random(B, S, H), random(B, 7, N, 2, D, seed=1), random(B, S, N, 3, D, seed=2)
     lengths = np.arange(3 * B + 2, dtype=np.int32) + 1
@@ -176,7 +176,7 @@ def test_multi_head_attention_of_packed_operands() -> None:
 
 
 def test_group_query_attention_of_one_sequence() -> None:
-    """Prompt, continuation and decoding; the cache exact, longer, or absent."""
+    """Prompt, continuation and decoding; the cache has the exact size, more room, or is absent."""
     g = Forms("GroupQueryAttention")
     common: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
     q, k, v = (g.feed(random(1, S, n * 16, seed=i)) for i, n in enumerate((4, 2, 2)))
@@ -212,11 +212,11 @@ def test_group_query_attention_of_sequences_of_different_lengths() -> None:
     prompt = [g.feed(random(B, S, n * 16, seed=i)) for i, n in enumerate((4, 1, 1))]
     whole = [g.feed(integers(S - 1, S - 1)), g.constant(np.array(S, np.int32))]
     g.add(*prompt, "", "", *whole, *cos_sin, **common, **shapes, do_rotary=1)
-    g.check(ranks=(3,))  # what the cache holds beyond the end of a sequence is nobody's business
+    g.check(ranks=(3,))  # rows behind the end of a sequence are undefined
 
 
 def test_softmax_with_one_more_key() -> None:
-    """smooth_softmax: a key with the score 0; head_sink: with a score for each head."""
+    """smooth_softmax adds a key with score 0; head_sink adds a key with a score for each head."""
     g = Forms("GroupQueryAttention")
     common: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2, "outputs": 3, "ranks": [3, 4, 4]}
     q, k, v = (g.feed(random(B, S, n * 16, seed=i)) for i, n in enumerate((4, 2, 2)))
@@ -264,11 +264,11 @@ def test_contrib_rotary_embedding() -> None:
     g.check()
 
 
-# What becomes of them ------------------------------------------------------------------------
+# Decisions -----------------------------------------------------------------------------------
 
 
 def test_forms_through_the_whole_compiler() -> None:
-    """Fused: a mask of lengths and of positions, shared keys after a past, a query alone."""
+    """Fused: a mask of lengths and positions, shared keys after a past, a single query."""
     nodes = [
         helper.make_node("Attention", ["x", "w", "b", "m"], ["a"], domain=CONTRIB, num_heads=N,
                          unidirectional=1),
@@ -294,7 +294,7 @@ def test_forms_through_the_whole_compiler() -> None:
 
 
 def test_embeddings_and_lengths_of_a_whole_model() -> None:
-    """What follows an operator of ONNX Runtime's knows its shapes."""
+    """Shapes behind ONNX Runtime's own operators are known."""
     words, places, kinds = (random(n, H, seed=i) for i, n in enumerate((20, 9, 2)))
     constants = {
         "words": words, "places": places, "kinds": kinds, "gamma": random(H), "beta": random(H),

@@ -1,4 +1,4 @@
-"""Bad models: each is refused by a typed error that names the culprit, and the process lives."""
+"""Bad models: each is refused by a typed error that names the culprit, and the process goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def relu(**extra: Any) -> onnx.ModelProto:
 
 
 def one(op_type: str, *inputs: str, outputs: Any = None, **attributes: Any) -> onnx.ModelProto:
-    """A model of one node named "culprit" over x [2, 3], i [2] and constants."""
+    """A model with one node "culprit" over x [2, 3], i [2] and constants."""
     node = helper.make_node(op_type, inputs, ["y"], name="culprit", **attributes)
     constants = {"w": random(5, 7), "c": np.array([2, 2], np.int64), "s": np.array([0.5])}
     return make_model(
@@ -32,14 +32,14 @@ def one(op_type: str, *inputs: str, outputs: Any = None, **attributes: Any) -> o
 
 
 def edited(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
-    """The Relu model after a change."""
+    """The Relu model with a change applied."""
     model = relu()
     change(model)
     return model
 
 
 def weighted(change: Callable[[onnx.TensorProto], object]) -> onnx.ModelProto:
-    """An Add whose initializer w was changed."""
+    """An Add model whose initializer w is changed."""
     nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
     model = make_model(nodes, [f32("x", 4)], [f32("y", 4)], {"w": np.arange(4, dtype=np.float32)})
     change(model.graph.initializer[0])
@@ -59,7 +59,7 @@ def sequence_input(model: onnx.ModelProto) -> None:
 
 
 def nested(depth: int) -> onnx.ModelProto:
-    """Ifs in Ifs."""
+    """Nested Ifs, `depth` levels deep."""
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
     node = helper.make_node("Relu", ["x"], ["y"])
     for level in range(depth):
@@ -73,7 +73,7 @@ def nested(depth: int) -> onnx.ModelProto:
 
 
 def function_bomb(recursive: bool) -> onnx.ModelProto:
-    """Functions that call themselves, or each the next one twice, forty deep."""
+    """Functions, forty deep, that call themselves or each call the next one twice."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     functions = []
     for level in range(1 if recursive else 40):
@@ -179,7 +179,7 @@ def test_bad_bytes(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", range(0, len(_FULL), 3))
 def test_every_truncation(length: int) -> None:
-    """Cut anywhere, the model is refused or still says the same."""
+    """A truncated model is refused or still means the same."""
     try:
         imported = import_onnx(_FULL[:length])
     except ModelError as error:
@@ -189,7 +189,7 @@ def test_every_truncation(length: int) -> None:
 
 
 def small_network() -> bytes:
-    """A convolution, a computed reshape, a Gemm, a recurrent layer."""
+    """A model with a convolution, a computed reshape, a Gemm and a recurrent layer."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "cw", "cb"], ["c"], pads=[1, 1, 1, 1]),
@@ -223,7 +223,7 @@ def small_network() -> bytes:
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(8))
 def test_flipped_bytes(seed: int) -> None:
-    """Any damage is either harmless or a ModelError; about half of these are each."""
+    """Damage is either harmless or a ModelError; each happens in about half of the cases."""
     original = small_network()
     random_bytes = np.random.default_rng(seed)
     refused = 0

@@ -16,12 +16,12 @@ from .models import compare, f32, make_model, random
 pytestmark = pytest.mark.turns
 
 F16, F32, F64 = np.float16, np.float32, np.float64
-# Sums of 40 values near 1 and a handful of roundings after them; float16 rounds last, once.
+# Sums of 40 values near 1 and a few later roundings; float16 is rounded once, at the end.
 FLOAT_ERROR, HALF_ERROR = 1e-5, 2.0**-10
 
 
 def statistics(*dtypes: Any) -> dict[str, np.ndarray]:
-    """gamma, beta, mean and variance of three channels, of the types given."""
+    """gamma, beta, mean and variance of three channels, in the given types."""
     values = [random(3, seed=seed) for seed in range(3)] + [np.array([0.5, 1, 2], F32)]
     names = ("gamma", "beta", "mean", "variance")
     return {n: v.astype(t) for n, v, t in zip(names, values, dtypes, strict=True)}
@@ -52,7 +52,7 @@ def test_every_input_may_have_its_type(data: Any, scale: Any, running: Any) -> N
 
 @pytest.mark.parametrize("outputs", ["y", "ymv"])
 def test_training_normalizes_by_the_batch(outputs: str) -> None:
-    """The variance is the population's, in the result and in what runs along."""
+    """The result and the running variance use the population variance."""
     given = statistics(F32, F32, F32, F32)
     feeds = {"x": random(2, 3, 4, 5) * F32(3) + F32(1)}
     model = normalizing(F32, given, outputs, training_mode=1, momentum=0.7, epsilon=0.01)
@@ -69,7 +69,7 @@ def test_training_normalizes_by_the_batch(outputs: str) -> None:
 
 
 def test_training_in_float16_computes_in_float32() -> None:
-    """The sum of 40 values of 3000 is none of float16."""
+    """float16 cannot hold the sum of 40 values of 3000."""
     given = statistics(F16, F16, F32, F32)
     x = (random(2, 3, 4, 5) + F32(3000)).astype(F16)
     model = normalizing(F16, given, "ymv", training_mode=1)
@@ -80,7 +80,7 @@ def test_training_in_float16_computes_in_float32() -> None:
     y = centred / np.sqrt(variance.reshape(-1, 1, 1) + 1e-5) * gamma + beta
     running = [given["mean"] * 0.9 + mean * 0.1, given["variance"] * 0.9 + variance * 0.1]
     wanted = [y.astype(F16), *(value.astype(F32) for value in running)]
-    # A float32 mean of 3000 is off by 2**-12; the values' deviations are about 1.
+    # A float32 mean of 3000 is off by 2**-12; deviations of the values are about 1.
     compare(model, {"x": x}, wanted, rtol=HALF_ERROR, atol=2 * HALF_ERROR)
 
 

@@ -42,7 +42,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> NDArray[np.float64
 
 
 def wide(*arrays: NDArray) -> Sequence[NDArray[np.float64]]:
-    """The same numbers in float64."""
+    """The bfloat16 values as float64."""
     return [array.astype(np.float64) for array in arrays]
 
 
@@ -63,7 +63,7 @@ def test_gemm() -> None:
     node = helper.make_node("Gemm", ["a", "b", "c"], ["y"], transB=1)
     model = make_model([node], [bf16("a", 4, 40)], [bf16("y", 4, 5)], {"b": b, "c": c})
     left, right, bias = wide(a, b, c)
-    # The sum in float32 is exact next to one rounding to bfloat16 of the result.
+    # The error of the float32 sum is negligible beside one rounding of the result to bfloat16.
     wanted = left @ right.T + bias
     np.testing.assert_allclose(run(model, {"a": a}), wanted, rtol=EPSILON, atol=1e-5)
 
@@ -122,7 +122,7 @@ def test_sums_round_once(op_type: str) -> None:
     extra: dict[str, Any] = {} if op_type == "GlobalAveragePool" else {"keepdims": 1}
     node = helper.make_node(op_type, ["x"], ["y"], **extra)
     inputs, outputs = [bf16("x", 1, 2, 600)], [bf16("y", None, None, None)]
-    opset = 22 if op_type == "GlobalAveragePool" else 17  # which is when it takes bfloat16
+    opset = 22 if op_type == "GlobalAveragePool" else 17  # the first opset that takes bfloat16
     model = make_model([node], inputs, outputs, opset=opset)
     wanted = 1200.0 if op_type == "ReduceSum" else 1.0
     assert set(run(model, {"x": x}).ravel().tolist()) == {wanted}
@@ -152,7 +152,7 @@ def test_shape_operators_keep_every_bit() -> None:
 
 
 def test_casts() -> None:
-    """float32 -> bfloat16 rounds to nearest, ties to even; back is exact."""
+    """float32 -> bfloat16 rounds to nearest, ties to even; the way back is exact."""
     nodes = [helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16),
              helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT)]  # fmt: skip
     model = make_model(nodes, [("x", TensorProto.FLOAT, [64])], [("y", TensorProto.FLOAT, [64])])
@@ -162,7 +162,7 @@ def test_casts() -> None:
 
 
 def test_a_layer() -> None:
-    """MatMul, bias, gelu-like tail and normalisation in one model, weights as constants."""
+    """MatMul, bias, gelu-like tail and normalisation in one model with constant weights."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Add", ["h", "b"], ["a"]),

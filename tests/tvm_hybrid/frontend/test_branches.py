@@ -1,4 +1,4 @@
-"""If whose branches make different shapes, against ONNX Runtime."""
+"""If with branches of different result shapes, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .models import onnxruntime_run, parsed, random
 
 
 def _check(text: str, *several: NDArray) -> None:
-    """One session computes for all values of x what ONNX Runtime does, of few operators each."""
+    """One session gives ONNX Runtime's results for all values of x; few operators each."""
     model = parsed(text)
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
     for x in several:
@@ -24,7 +24,7 @@ def _check(text: str, *several: NDArray) -> None:
 
 
 def _values() -> list[NDArray]:
-    """Values with a positive one, and without any."""
+    """Values that include a positive one, and values without any."""
     x = random(5, 40)
     return [x, -np.abs(x), np.full_like(x, np.nan)]
 

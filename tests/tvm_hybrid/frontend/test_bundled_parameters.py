@@ -110,5 +110,5 @@ def test_its_items_are_weights(bundled: IRModule, arrays: list[np.ndarray]) -> N
     library = tvm.compile(generated, tvm_hybrid.resolve_target(None))
     machine = relax.VirtualMachine(library, tvm.cpu())
     x, *weights = map(tvm.runtime.tensor, arrays)
-    packed = machine["main_transform_params"]([weights])  # of one parameter, a tuple
+    packed = machine["main_transform_params"]([weights])  # one parameter, a tuple
     check(machine["main"](x, *packed).numpy(), arrays)

@@ -18,7 +18,7 @@ from tvm_hybrid.errors import UnsupportedOperatorError
 
 pytestmark = pytest.mark.turns
 
-# Kernel, stride, dilation and pads; where the last window may begin in the padding, and where not.
+# Kernel, stride, dilation and pads; the last window begins in the padding in some cases only.
 WINDOWS = [
     *itertools.product([(2, 2, 1)], [(0, 0), (1, 1), (0, 1)]),
     *itertools.product([(3, 2, 1), (3, 2, 2)], [(0, 0), (1, 1), (2, 2)]),
@@ -35,7 +35,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 
 
 def pools(shape: Sequence[int | str], windows: list[Any]) -> onnx.ModelProto:
-    """All kinds with all these windows, of one axis."""
+    """All kinds of pools with all these windows, along one axis."""
     build = OnnxBuilder(opset=22)
     x = build.input("x", shape)
     for (op, attributes), ((kernel, stride, dilation), pads) in itertools.product(KINDS, windows):
@@ -72,7 +72,7 @@ def test_dynamic_sizes() -> None:
 
 
 def test_two_axes_and_a_declared_shape_that_is_another() -> None:
-    """ONNX infers [2, 3, 5, 6], which ONNX Runtime only warns of."""
+    """ONNX infers [2, 3, 5, 6]; ONNX Runtime only warns about a different size."""
     window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1}
     node = helper.make_node("AveragePool", ["x"], ["a"], **window)
     places = helper.make_node("MaxPool", ["x"], ["b", "c"], **window)
@@ -112,7 +112,7 @@ def test_places_of_a_dynamic_extent_are_refused() -> None:
 def test_scales_are_multiplied_in_float32(
     op: str, opset: int, scale: float, shape: tuple[int | str, ...]
 ) -> None:
-    """ONNX infers the size of a product in float64."""
+    """ONNX infers the size from a product in float64."""
     build = OnnxBuilder(opset=opset)
     scales = build.constant([1, 1, scale, scale], np.float32)
     region = [""] if op == "Resize" else []

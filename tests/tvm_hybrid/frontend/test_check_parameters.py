@@ -1,4 +1,4 @@
-"""Parameters with which an operator means nothing are refused: the node is named, or the feed."""
+"""Parameters without a meaning are refused by an error that names the node, or the feed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_hybrid.errors import FeedError, ShapeError, UnsupportedOperatorError
 F, INT = np.float32, np.int64
 IMAGE = (1, 3, 4, 4)
 RESIZE = {"mode": "nearest"}
-# Operator, opset, shape of its first input if that is no constant, the others, attributes, message.
+# Operator, opset, shape of its first input unless constant, other inputs, attributes, message.
 Refused = tuple[str, int, tuple[int | str, ...] | None, list[Any], dict[str, Any], str]
 REFUSED: dict[str, Refused] = {
     "blocks": ("DepthToSpace", 13, IMAGE, [], {"blocksize": 2}, "its 3 channels are no blocks"),
@@ -69,7 +69,7 @@ def test_what_is_known_is_refused_when_compiling(name: str) -> None:
 
 
 def test_what_is_dynamic_is_refused_when_it_runs() -> None:
-    """Each feed breaks the rule of one operator; a convolution would read other memory."""
+    """Each feed breaks one operator's rule; an unchecked convolution would read foreign memory."""
     build = OnnxBuilder(opset=21)
     shapes: dict[str, tuple[int | str, ...]] = {
         "blocks": (1, "blocks_c", 2, 2),

@@ -24,7 +24,7 @@ ROWS = 5
 
 
 def model(rows: int | str) -> onnx.ModelProto:
-    """Every operator that reads or writes where its indices say, each with indices of its own."""
+    """Every operator that reads or writes by indices, each with its own indices."""
     build = OnnxBuilder()
     x = build.input("x", [rows, 4])
     updates = build.constant(random(2, 4, seed=1))
@@ -42,7 +42,7 @@ def model(rows: int | str) -> onnx.ModelProto:
 
 
 def feeds() -> dict[str, NDArray]:
-    """The first and the last index that there are, and some between."""
+    """The first and the last valid index, and some between."""
     return {
         "x": random(ROWS, 4),
         "g": np.array([[0, 4, -5], [-1, 2, 3]]),
@@ -54,7 +54,7 @@ def feeds() -> dict[str, NDArray]:
     }
 
 
-# The input, where in it, an index that there is not, and what the message says.
+# The input, a position in it, an index out of range, and the message.
 WRONG = [
     ("g", (1, 1), 5, "Gather node 'Gather0'"),
     ("g", (0, 0), -6, "Gather node 'Gather0'"),

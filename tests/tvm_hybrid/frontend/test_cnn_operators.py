@@ -174,7 +174,7 @@ OF_OPSET_9 = [
 
 
 def model_of(cases: Sequence[Case], opset: int) -> onnx.ModelProto:
-    """A model with one output for every case."""
+    """A model with one output for each case."""
     nodes: list[onnx.NodeProto] = []
     constants: dict[str, NDArray] = {}
     for number, (source, op_type, given, attributes) in enumerate(cases):
@@ -218,11 +218,11 @@ def test_against_onnx_runtime(cases: Sequence[Case], opset: int) -> None:
         assert got.dtype == expected.dtype and got.shape == expected.shape, item
         # Sums of at most 60 products of values near 2, and functions of them: 60 * 4 * 2^-23.
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=3e-5, err_msg=str(item[1:]))
-    assert "call_tir" not in operators(imported)  # nothing that passes cannot read
+    assert "call_tir" not in operators(imported)  # passes can read every operator
 
 
 def test_response_normalization_of_an_even_size() -> None:
-    """ONNX Runtime refuses it: channel c sums those from c - 1 to c + 2."""
+    """ONNX Runtime refuses even sizes: channel c sums channels c - 1 to c + 2."""
     x = random(*SHAPES["line"])
     model = model_of([case("line", "LRN", size=4, alpha=0.4, beta=0.75)], 17)
     squares = np.pad(x.astype(np.float64) ** 2, ((0, 0), (1, 2), (0, 0)))
@@ -237,14 +237,14 @@ def test_places_of_maxima_are_computed_if_somebody_reads_them() -> None:
     model = make_model([node], [f32("x", *SHAPES["x"])], outputs)
     assert operators(import_onnx(model)) == {"nn.max_pool2d": 1}
     model.graph.output.append(helper.make_tensor_value_info("places", 7, None))
-    # The planes of an image are rows of one axis, which takes views alone.
+    # Planes of an image are rows along one axis, so only views are needed.
     assert operators(import_onnx(model)) == {"nn.max_pool2d": 1, "call_tir": 1, "reshape": 2}
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
 def test_whole_factors_are_one_operator(mode: str, coordinates: str) -> None:
-    """What resizes by whole factors is fast; no other form may creep in."""
+    """Resizing by integer factors is fast; no other form may replace it."""
     item = case("x", "Resize", *scales(1, 1, 2, 2), mode=mode,
                 coordinate_transformation_mode=coordinates)  # fmt: skip
     assert operators(import_onnx(model_of([item], 17))) == {"image.resize2d": 1}
@@ -256,7 +256,7 @@ def test_a_resize_to_the_same_size_is_none() -> None:
 
 
 def test_aligned_corners_of_no_whole_size_are_refused() -> None:
-    """ONNX's reference puts the corner outside of the result, ONNX Runtime does not."""
+    """ONNX's reference puts the corner outside of the result; ONNX Runtime does not."""
     item = case("x", "Resize", *scales(1, 1, 2, 0.6), mode="linear",
                 coordinate_transformation_mode="align_corners")  # fmt: skip
     with pytest.raises(UnsupportedOperatorError, match=r"no whole sizes.*give sizes"):

@@ -42,6 +42,7 @@ def test_every_attribute() -> None:
         CASES, run_imported(import_onnx(model), feeds), wanted, strict=True
     ):
         assert got.shape == exact.shape, attributes
-        # K = 24 products of values below 4, in other orders: 2 K eps times their magnitudes.
+        # K = 24 products of values below 4, in other orders: 2 K eps times the sum of their
+        # magnitudes.
         bound = 2 * 24 * np.finfo(np.float32).eps * 24 * 16
         assert np.abs(got - exact).max() <= bound, attributes

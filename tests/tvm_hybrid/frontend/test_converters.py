@@ -1,4 +1,4 @@
-"""Our own converters against ONNX's reference, and what they leave in Relax."""
+"""Our own converters compared with ONNX's reference, and the Relax operators that they emit."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_variadic_operators_broadcast(op_type: str, count: int) -> None:
 @pytest.mark.parametrize("opset", [17, 20])
 @pytest.mark.parametrize("form", ["none", "tanh"])
 def test_gelu_form_does_not_depend_on_the_opset(form: str, opset: int) -> None:
-    """The operator is of opset 20, but rewrites write it in models of any."""
+    """The operator exists since opset 20, but rewrites emit it in models of any opset."""
     domain = {} if opset >= 20 else {"domain": "com.microsoft"}
     op_type = "FastGelu" if form == "tanh" and domain else "Gelu"
     extra = domain or {"approximate": form}
@@ -165,7 +165,7 @@ def test_integer_constants_keep_their_width() -> None:
 
 
 def test_views_of_constants_are_constants() -> None:
-    """The bias of a convolution is reshaped while importing."""
+    """The bias of a convolution is reshaped at import."""
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"])
     constants = {"w": random(2, 3, 1, 1), "b": random(2)}
     model = make_model([node], [f32("x", 1, 3, 4, 4)], [f32("y", 1, 2, 4, 4)], constants)
@@ -184,7 +184,7 @@ def test_reductions_and_comparisons_keep_bool() -> None:
 
 
 def test_main_is_one_dataflow_block() -> None:
-    """Fusion and memory planning work on dataflow blocks alone."""
+    """Fusion and memory planning work only on dataflow blocks."""
     nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
     mod = import_onnx(make_model(nodes, [f32("x", 2)], [f32("y", 2)])).mod
     assert isinstance(mod, tvm.IRModule)

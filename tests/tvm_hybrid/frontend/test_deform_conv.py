@@ -42,7 +42,7 @@ class Form:
 
     @property
     def outputs(self) -> list[int]:
-        """The spatial shape of the output."""
+        """Spatial shape of the output."""
         rank = len(self.kernel)
         return [
             (self.x[2 + i] + self.pads[i] + self.pads[rank + i]
@@ -63,7 +63,7 @@ FORMS = {
 
 
 def arrays_of(form: Form) -> dict[str, NDArray]:
-    """Inputs; offsets up to the size of the image, whole ones among them, far ones, and a NaN."""
+    """Inputs; offsets up to the image's size, integers among them, far offsets, and a NaN."""
     rank, taps = len(form.kernel), int(np.prod(form.kernel))
     batch, channels = form.x[:2]
     offset = random(batch, form.offset_group * taps * rank, *form.outputs, seed=2) * 2
@@ -80,7 +80,7 @@ def arrays_of(form: Form) -> dict[str, NDArray]:
 
 
 def expected(form: Form, arrays: dict[str, NDArray]) -> NDArray[np.float64]:
-    """Element by element, in float64."""
+    """The result, element by element in float64."""
     x, w, o = (arrays[name].astype(np.float64) for name in "xwo")
     rank, taps = len(form.kernel), int(np.prod(form.kernel))
     batch, channels = form.x[:2]
@@ -107,7 +107,7 @@ def expected(form: Form, arrays: dict[str, NDArray]) -> NDArray[np.float64]:
 
 
 def sampled(image: NDArray[np.float64], point: list[float]) -> float:
-    """Bilinear; 0 outside."""
+    """Bilinear sample; 0 outside of the image."""
     if not all(-1 < p < size for p, size in zip(point, image.shape, strict=True)):
         return 0.0
     total = 0.0
@@ -138,7 +138,7 @@ def test_forms(name: str) -> None:
     model.ir_version = 10
     session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
     (got,) = session.run(None, feeds)
-    # Places are rounded in float32 to 2 ** -20 of a pixel; up to 40 samples of up to 4.
+    # Positions are rounded in float32 to 2 ** -20 of a pixel; up to 40 samples of up to 4.
     bound = {"float16": 2**-9, "float32": 2**-13, "float64": 2**-40}[form.dtype]
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=bound, atol=bound)
 
@@ -191,7 +191,7 @@ def test_what_is_outside_takes_nothing_from_the_image() -> None:
     x[:, :, 0, 0] = np.inf
     offset = np.zeros((1, 2, 3, 3), np.float32)
     offset[0, :, 0, 0] = 1e9, np.nan
-    offset[0, 0, 0, 1:] = -0.5  # between the first row and what is above it
+    offset[0, 0, 0, 1:] = -0.5  # between the first row and the outside above it
     model = one_node(x.shape, offset.shape, np.ones((1, 8, 1, 1), np.float32))
     (got,) = tvm_hybrid.InferenceSession(model, num_threads=1).run(None, {"x": x, "o": offset})
     np.testing.assert_array_equal(got[0, 0], [[0, 4, 4], [8, 8, 8], [8, 8, 8]])

@@ -1,4 +1,4 @@
-"""What converters read off types and constants, and the kernels that they write."""
+"""What converters read from types and constants, and the kernels that they write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_shape_of_numbers_is_static() -> None:
 
 
 def print_sizes_of_a_kernel() -> None:
-    """The order in which a kernel takes sizes that are none of its shapes' own."""
+    """Prints the order in which a kernel takes sizes that occur in none of its shapes."""
     x = relax.Var("x", relax.TensorType([tirx.Var(size, "int64") + 1 for size in SIZES], "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]), writing_to(builder):
@@ -34,7 +34,7 @@ def print_sizes_of_a_kernel() -> None:
 
 
 def test_a_kernel_takes_sizes_in_the_same_order_in_every_process() -> None:
-    """Here the order may come from another room, which is imported, too."""
+    """The order must not depend on the process; here it may also come from an imported module."""
     asked = f"from {__name__} import print_sizes_of_a_kernel as show; show()"
     root = Path(__file__).parents[3]
     run = subprocess.run(

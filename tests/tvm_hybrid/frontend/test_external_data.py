@@ -1,4 +1,4 @@
-"""Initializers in other files: large ones are read from there when they are needed."""
+"""Initializers in other files: large ones are read when they are needed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_file_that_is_cut_off_or_gone_is_named(size: int | None, tmp_path: Pat
 def test_data_beyond_4_gib(beyond: int, tmp_path: Path) -> None:
     path = saved(tmp_path)
     data = (tmp_path / "data").read_bytes()
-    with (tmp_path / "data").open("r+b") as file:  # with a hole before them
+    with (tmp_path / "data").open("r+b") as file:  # with a hole in front
         file.seek(beyond)
         file.write(data)
     proto = onnx.load(path, load_external_data=False)

@@ -1,4 +1,4 @@
-"""FlexAttention: bodies, shared heads, precisions; without bodies it is plain attention."""
+"""FlexAttention: bodies, shared heads, precisions; without bodies it equals plain attention."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tvm_hybrid.frontend import import_onnx
 from .models import Declaration, random
 
 BATCH, HEADS, QUERIES, KEYS, SIZE, WIDTH = 2, 4, 3, 5, 8, 6
-# Products of up to 8 terms near 1 in float32, and one rounding to the type of the result.
+# Products of up to 8 terms near 1 in float32, and one rounding to the result's type.
 TOLERANCES = {"float16": 2**-9, "float32": 2**-18, "float64": 2**-45}
 
 
 def body(name: str, op: str, constant: float, precision: int) -> onnx.GraphProto:
-    """A body that does one thing with its only input."""
+    """A body that applies one operator to its only input."""
     dtype = helper.tensor_dtype_to_np_dtype(precision)
     return helper.make_graph(
         [helper.make_node(op, ["value", "c"], ["changed"])],
@@ -31,7 +31,7 @@ def body(name: str, op: str, constant: float, precision: int) -> onnx.GraphProto
 
 
 def model_of(node: onnx.NodeProto, declarations: list[Declaration]) -> onnx.ModelProto:
-    """A model of one node; the last declaration is that of its output."""
+    """A model of one node; the last declaration is its output."""
     *inputs, output = (helper.make_tensor_value_info(*item) for item in declarations)
     opsets = [
         helper.make_opsetid("", onnx.defs.onnx_opset_version()),
@@ -42,7 +42,7 @@ def model_of(node: onnx.NodeProto, declarations: list[Declaration]) -> onnx.Mode
 
 
 def declared(dtype: str, groups: int = HEADS) -> list[Declaration]:
-    """Q, K, V and Y."""
+    """Declarations of Q, K, V and Y."""
     code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return [
         ("q", code, (BATCH, HEADS, QUERIES, SIZE)),
@@ -82,7 +82,7 @@ def test_bodies(dtype: str) -> None:
 
 
 def test_without_bodies_it_is_attention() -> None:
-    """The same kernel as that of the standard's Attention."""
+    """Without bodies the kernel is that of the standard's Attention."""
     kernels = []
     for op, domain in (("FlexAttention", "ai.onnx.preview"), ("Attention", "")):
         node = helper.make_node(op, ["q", "k", "v"], ["y"], domain=domain)

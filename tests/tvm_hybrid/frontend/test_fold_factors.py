@@ -1,4 +1,4 @@
-"""Constants per channel and padding of ONNX models vanish into the products around them."""
+"""Constants per channel and padding of ONNX models are folded into neighbouring products."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.Node
 
 
 def operators(imported: ImportedModel) -> Counter[str]:
-    """How often each Relax operator is left."""
+    """Counts each Relax operator that remains."""
     return models.operators(folded(imported))
 
 
@@ -34,7 +34,7 @@ def check(
     constants: Constants,
     wanted: dict[str, int],
 ) -> None:
-    """ONNX Runtime's results, with just these operators left."""
+    """Checks ONNX Runtime's results and that only the operators in `wanted` remain."""
     model = make_model(nodes, [f32("x", *shape)], [f32("y", *[None] * len(shape))], constants)
     feeds = {"x": random(*shape)}
     imported = folded(import_onnx(model))
@@ -187,7 +187,7 @@ def test_neutral_constants(op_type: str, inputs: str, neutral: Any, gone: bool) 
 
 @pytest.mark.parametrize("factor", [3e38, np.inf, 1e-40])
 def test_factors_with_which_sums_have_no_room_stay(factor: float) -> None:
-    """x @ w is 0, where the sum of products with w * 3e38 is inf - inf; and so on."""
+    """x @ w is 0, while sums of products with w * 3e38 give inf - inf."""
     constants = {"s": np.array([factor], np.float32), "w": np.ones((6, 3), np.float32)}
     for nodes in (
         [node("MatMul", "x w", "p"), node("Mul", "s p", "y")],
@@ -215,6 +215,6 @@ def test_other_sizes_than_the_channels_may_be_open() -> None:
     model = make_model(nodes, [f32("x", "n", 4, "h", "w")], [f32("y", *[None] * 4)], constants)
     opened = import_onnx(model, keep_open=True)
     assert operators(opened) == {"nn.conv2d": 1, "add": 1}
-    # Channels that are open are not there to be counted.
+    # The number of dynamic channels is unknown at compile time.
     model = make_model(nodes[2:3], [f32("c", "n", "c", 2, 2)], [f32("f1", *[None] * 4)], constants)
     assert operators(import_onnx(model, keep_open=True))["multiply"] == 1

@@ -34,7 +34,7 @@ FORMS = [
 
 
 def exact(x: NDArray, axis: int, length: int | None, inverse: int, onesided: int) -> NDArray:
-    """The transform in float64, complex numbers as two of the last dimension."""
+    """The transform in float64; the last axis holds real and imaginary parts."""
     x = x.astype(np.float64)
     signal = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
     axis %= x.ndim
@@ -47,7 +47,7 @@ def exact(x: NDArray, axis: int, length: int | None, inverse: int, onesided: int
 
 
 def bound(x: NDArray, axis: int, wanted: NDArray, unit: float) -> float:
-    """The largest error: one rounding of each factor and product, one of each addition.
+    """Error bound: one rounding for each factor, product and addition.
 
     2 n terms, their factors up to 1 (up to 2 in the inverse of half a spectrum), are at most
     2 n max |x|. Each meets at most 2 n + 2 roundings.
@@ -57,7 +57,7 @@ def bound(x: NDArray, axis: int, wanted: NDArray, unit: float) -> float:
 
 
 def check(got: NDArray, wanted: NDArray, error: float, dtype: str) -> None:
-    """Within an error of the sum, and one rounding of the result."""
+    """Compares within an error of the sum and one rounding of the result."""
     assert got.dtype == dtype and got.shape == wanted.shape
     last = np.finfo(dtype).eps / 2 * np.abs(wanted) if dtype == "float16" else 0
     assert np.all(np.abs(got.astype(np.float64) - wanted) <= error + last)
@@ -67,7 +67,7 @@ def check(got: NDArray, wanted: NDArray, error: float, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("opset", [17, 20])
 def test_dft(dtype: str, opset: int) -> None:
-    """All forms of it in one model."""
+    """All forms in one model."""
     feeds = {"r": random(2, 6, 7, 1).astype(dtype), "c": random(2, 6, 7, 2, seed=1).astype(dtype)}
     nodes, constants, wanted = [], {}, []
     outputs: list[Declaration] = []
@@ -106,7 +106,7 @@ def stft_model(given: dict[str, Any], constants: dict[str, Any], parts: int, sha
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("window", ["none", "constant", "given"])
 def test_stft(parts: int, window: str) -> None:
-    """Windows that are constant, fed, or none; two signals of real or complex numbers."""
+    """Constant, fed and absent windows; two signals of real or complex numbers."""
     x, weights = random(2, 50, parts), np.hanning(16).astype(np.float32)
     onesided = int(parts == 1)
     given, constants = {"x": x}, {"s": np.array(7)}
@@ -124,7 +124,7 @@ def test_stft(parts: int, window: str) -> None:
 
 
 def test_the_product_is_ours() -> None:
-    """And ONNX Runtime agrees with its value."""
+    """The product is computed by our kernel, and ONNX Runtime agrees with its value."""
     x, weights = random(1, 400, 1), np.hanning(64).astype(np.float32)
     model = stft_model({"x": x}, {"s": np.array(16), "w": weights}, 1, (1, 22, 33, 2))
     session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])

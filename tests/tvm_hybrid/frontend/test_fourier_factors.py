@@ -23,7 +23,7 @@ def factors(n: int, parts: int = 1, count: int | str = 4) -> Factors | None:
 
 
 def tight_bound(x: NDArray, n: int, inverse: int) -> float:
-    """The largest error of two products.
+    """Error bound of two products.
 
     Each of the opening product, the twiddle factors and the closing product rounds its factors
     once, and 2 * first, 2 and 2 * second sums or products; the weights of half a spectrum and the
@@ -49,14 +49,14 @@ def session_of(
 
 
 def kernels(session: InferenceSession) -> list[str]:
-    """The register tiles of products; what else is compiled has none."""
+    """Register tiles of the products; other kernels have none."""
     return [taken.kernel for taken in session.explain().taken if taken.kernel]
 
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_lengths(n: int, parts: int) -> None:
-    """Also whether one product runs, or the three of the split (the first table has two forms)."""
+    """Also counts the products: one, or the split's three (the first table has two forms)."""
     x = random(3, n, parts)
     session = session_of(None, [3, n, parts], 1)
     (got,) = session.run(None, {"x": x})
@@ -82,7 +82,7 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_beside_an_open_axis(form: tuple[int, int | None, int, int, int]) -> None:
-    """Cut and padded signals, and an open axis of 0, 1 and 5 elements, in one program."""
+    """Cut and padded signals with a dynamic axis of 0, 1 and 5 elements, in one program."""
     axis, length, inverse, onesided, parts = form
     size = 1024
     shape: list[int | str] = ["n", size, parts] if axis else [size, "n", parts]
@@ -102,7 +102,7 @@ def test_forms_beside_an_open_axis(form: tuple[int, int | None, int, int, int]) 
 
 @pytest.mark.parametrize("window", [False, True])
 def test_stft_of_long_frames(window: bool) -> None:
-    """The window is a multiplication before the first product."""
+    """The window is multiplied before the first product."""
     x, weights = random(2, 5000), np.hanning(1024).astype(np.float32)
     build = OnnxBuilder()
     step, length = build.constant(500, np.int64), build.constant(1024, np.int64)
@@ -126,7 +126,7 @@ def test_a_number_spoils_its_own_signal_alone(poison: float) -> None:
 
 
 def test_the_split_has_small_tables() -> None:
-    """And factors near the root, as the length allows."""
+    """Factors are near the root, if the length allows."""
     for n, wanted in (
         (1024, (32, 32)),
         (6000, (75, 80)),
@@ -139,7 +139,7 @@ def test_the_split_has_small_tables() -> None:
 
 
 def test_one_product_stays_where_it_is_faster() -> None:
-    """Of few elements, and of primes whatever their size; an open number of signals is some."""
+    """Few elements and all primes keep one product; a dynamic signal count counts as several."""
     assert all(factors(n, parts, count) is None
                for n in (1, 2, 16, 60) for parts in (1, 2) for count in (1, 4))  # fmt: skip
     assert all(factors(n, count=count) is None for n in (97, 997, 4093) for count in (1, 64, "n"))
@@ -148,7 +148,7 @@ def test_one_product_stays_where_it_is_faster() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_other_types(dtype: str) -> None:
-    """Float16 is computed in float32 and rounded at the end, float64 as it is."""
+    """float16 is computed in float32 and rounded at the end; float64 stays float64."""
     x = random(2, 1024, 2).astype(dtype)
     build = OnnxBuilder()
     y = build.node("DFT", build.input("x", [2, 1024, 2], dtype), axis=1)

@@ -1,4 +1,4 @@
-"""Dimensions get their numbers, and what is wrong with them is said."""
+"""Dimensions are replaced by numbers, and errors say what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GridSample of all pairs of types against ONNX Runtime's in float64."""
+"""GridSample of all pairs of types compared with ONNX Runtime's in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches of GroupQueryAttention that callers keep: only new rows are written."""
+"""Caller-owned caches of GroupQueryAttention: only new rows are written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASTS = ("past_k", "past_v")
 
 
 def caches_of(feeds: Feeds, fill: float = 7) -> dict[str, np.ndarray]:
-    """Larger arrays that begin with the pasts."""
+    """Larger arrays whose first rows are the pasts."""
     found = {}
     for name in PASTS:
         batch, heads, rows, size = feeds[name].shape
@@ -43,7 +43,7 @@ def caches_of(feeds: Feeds, fill: float = 7) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("total", ["input", "mask"])
 @pytest.mark.parametrize("past", ["past", 24])
 def test_only_new_rows_of_bound_caches_are_written(past: int | str, total: str) -> None:
-    """Caches that grow are rows of a larger array; others are one with their past."""
+    """Growing caches are rows of a larger array; fixed-size caches share memory with their past."""
     model = decoder(past, total)
     session = session_of(model)
     kernels = [node.kernel for node in session.explain()]
@@ -96,7 +96,7 @@ def test_a_total_that_an_array_has_no_rows_for_is_refused() -> None:
         binding.bind_output(output, caches[name][:, :, :9])
     with pytest.raises(FeedError, match=r"float32\[1, 2, 6, 16\]; it is bound to"):
         binding.run()
-    for output in presents:  # one whose size follows
+    for output in presents:  # outputs without arrays take the computed size
         binding.bind_output(output)
     binding.run()
     for found, wanted in zip(binding.get_outputs(), session.run(None, feeds), strict=True):
@@ -104,7 +104,7 @@ def test_a_total_that_an_array_has_no_rows_for_is_refused() -> None:
 
 
 def test_attention_of_known_keys_does_not_read_rows_of_a_larger_array() -> None:
-    """Such caches are copied, and right."""
+    """Such caches are copied, and results are right."""
     session, past = session_of(fixed_cache(24, 1)), [f"cache_{x}" for x in "kv"]
     assert not any(each.has_room for each in session.executable.manifest.bound_outputs)
     start = np.array([3, 9])
@@ -125,7 +125,7 @@ def test_attention_of_known_keys_does_not_read_rows_of_a_larger_array() -> None:
 
 @pytest.mark.parametrize("filled", [19, 23])
 def test_a_buffer_of_a_known_total_gets_new_rows_where_it_ends(filled: int) -> None:
-    """The total is a number, and the only sequence may be shorter."""
+    """The total is constant, and the only sequence may be shorter."""
     build = OnnxBuilder()
     rows = [build.input(x, [1, 1, heads * SIZE]) for x, heads in (("q", 4), ("k", 2), ("v", 2))]
     cached = [build.input(name, [1, SHARED, 24, SIZE]) for name in PASTS]

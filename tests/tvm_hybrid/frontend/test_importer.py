@@ -16,7 +16,7 @@ from .models import compare, f32, i64, make_model, onnxruntime_run, operators, r
 
 
 def test_computed_reshape() -> None:
-    """The chain that exporters write for x.view(x.shape[0], -1)."""
+    """Exporters write this chain for x.view(x.shape[0], -1)."""
     node = helper.make_node
     nodes = [
         node("Shape", ["x"], ["shape"]),
@@ -116,7 +116,7 @@ def test_a_dropout_that_trains_is_no_identity() -> None:
 
 
 def test_integer_division_is_towards_zero() -> None:
-    """Constant (folded by us) and computed (by TVM) alike."""
+    """A constant operand (folded by us) and a fed one (computed by TVM) give equal results."""
     a, b = np.array([-7, 7, -7, 7], np.int64), np.array([2, 2, -2, -2], np.int64)
     nodes = [
         helper.make_node("Div", ["a", "b"], ["q"]),
@@ -133,7 +133,7 @@ def test_integer_division_is_towards_zero() -> None:
 def test_softmax_of_an_old_opset_works_on_all_axes_from_one_on(
     op_type: str, axis: int | None
 ) -> None:
-    """A constant and a fed value mean the same."""
+    """A constant and a fed value give equal results."""
     x = random(2, 3, 4)
     attributes = {} if axis is None else {"axis": axis}
     nodes = [
@@ -202,7 +202,7 @@ def test_a_bomb_of_a_constant_is_refused() -> None:
 
 
 def test_random_operators_are_not_folded() -> None:
-    """A random constant would be the same in every run."""
+    """A folded random constant would be identical in every run."""
     nodes = [
         helper.make_node("RandomNormal", [], ["h"], shape=[2]),
         helper.make_node("Add", ["x", "h"], ["y"]),
@@ -212,7 +212,7 @@ def test_random_operators_are_not_folded() -> None:
 
 
 def test_dequantized_weights_stay_integers() -> None:
-    """The low-precision passes want to see them."""
+    """The low-precision passes need to see the integers."""
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s"], ["w"]),
         helper.make_node("MatMul", ["x", "w"], ["y"]),

@@ -1,4 +1,4 @@
-"""Integer products against ONNX's reference and ONNX Runtime, and what they are in Relax."""
+"""Integer products compared with ONNX's reference and ONNX Runtime, and their form in Relax."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_matmul_integer(pair: tuple[str, str], zero_points: str) -> None:
     imported = compare(model, feeds)
     if (left, right, zero_points) != ("int8", "uint8", "columns"):
         compare(model, feeds, onnxruntime_run(model, feeds))
-    # The weight stays as it is, and a zero point of 0 takes no operator.
+    # The weight stays unchanged, and a zero point of 0 needs no operator.
     subtractions = {"left": 1, "right": 1, "both": 2, "columns": 2}.get(zero_points, 0)
     assert operators(imported)["subtract"] == subtractions
     assert operators(imported)["matmul"] == 1
@@ -97,7 +97,7 @@ def test_matmul_integer_of_run_time_zero_points() -> None:
 
 
 def test_matmul_integer_with_a_zero_point_for_each_row() -> None:
-    """[M] by the operator's text, where ONNX's reference would take it for columns."""
+    """The zero point is [M] by the specification; ONNX's reference would apply it to columns."""
     node = helper.make_node("MatMulInteger", ["a", "b", "za"], ["y"])
     a, b, offsets = integers(3, 9), integers(9, 4, seed=1), integers(3, seed=2)
     model = make_model([node], [value("a", "uint8", 3, 9)], [i32("y", 3, 4)],
@@ -119,7 +119,7 @@ def test_matmul_integer_of_other_ranks(shapes: tuple[tuple[int, ...], tuple[int,
 def qlinear_matmul(
     pair: tuple[str, str], out: str, scales: dict[str, Any], offsets: dict[str, Any]
 ) -> onnx.ModelProto:
-    """QLinearMatMul of a constant second operand."""
+    """A QLinearMatMul with a constant second operand."""
     names = ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"]
     constants = {name: np.asarray(v, np.float32) for name, v in scales.items()}
     types = {"za": pair[0], "zb": pair[1], "zy": out}
@@ -138,19 +138,19 @@ PER_COLUMN = SCALE | {"sb": [0.01, 0.02, 0.03, 0.04, 0.05]}
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @pytest.mark.parametrize("offset", [0, 13])
 def test_qlinear_matmul(pair: tuple[str, str], offset: int, scales: dict[str, Any]) -> None:
-    """Bit for bit what ONNX Runtime computes: one factor, one rounding, half to even."""
+    """Equal to ONNX Runtime bit for bit: one factor, one rounding, half to even."""
     per_column = scales is PER_COLUMN
     offsets = {"za": offset, "zb": [offset] * 5 if per_column else offset, "zy": offset + 5}
     model = qlinear_matmul(pair, pair[0], scales, offsets)
     feeds = {"a": integers(33, 64, dtype=pair[0])}
     imported = compare(model, feeds, by_text(model, feeds))
-    if pair != ("int8", "uint8"):  # which ONNX Runtime lacks
+    if pair != ("int8", "uint8"):  # ONNX Runtime lacks it
         compare(model, feeds, onnxruntime_run(model, feeds))
     assert operators(imported)["matmul"] == operators(imported)["quantize"] == 1
 
 
 def by_text(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
-    """QLinearMatMul in numpy; ONNX's reference adds the zero point before it rounds."""
+    """QLinearMatMul in NumPy; ONNX's reference adds the zero point before rounding."""
     c = {item.name: onnx.numpy_helper.to_array(item) for item in model.graph.initializer}
     left = feeds["a"].astype(np.int32) - c["za"].astype(np.int32)
     right = c["b"].astype(np.int32) - c["zb"].astype(np.int32)
@@ -161,7 +161,7 @@ def by_text(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
 
 
 def test_qlinear_matmul_at_ties() -> None:
-    """Factor 1/2: every odd sum is a tie, and an odd zero point must not turn it."""
+    """Factor 1/2: every odd sum is a tie, and an odd zero point must not change its rounding."""
     constants = {"b": np.eye(4, dtype=np.uint8), "one": np.array(1, np.float32),
                  "two": np.array(2, np.float32), "z": np.array(0, np.uint8),
                  "zy": np.array(3, np.uint8)}  # fmt: skip
@@ -232,7 +232,7 @@ def test_qgemm(
     output = value("y", pair[0], 7, 5) if quantized else f32("y", 7, 5)
     model = make_model([node], [value("a", pair[0], *shape)], [output], constants)
     feeds = {"a": integers(*shape, dtype=pair[0])}
-    # The float result is one product of two float32 numbers, hence equal too.
+    # The float result is one product of two float32 numbers, hence equal, too.
     imported = compare(model, feeds, onnxruntime_run(model, feeds), rtol=0, atol=0)
     assert ((24, 5), pair[1]) in constants_of(imported)
 
@@ -256,7 +256,7 @@ def test_products_that_give_floats(dtype: str, per_column: bool, bias: bool) -> 
     )
     model = make_model([dynamic], [f32("x", 3, 40)], [f32("y", 3, 6)], constants)
     x = random(3, 40, seed=1)
-    # Equal but for one fused rounding of product and sum.
+    # Equal except that product and sum may be fused into one rounding.
     imported = compare(model, {"x": x}, onnxruntime_run(model, {"x": x}), rtol=1e-6, atol=1e-6)
     assert operators(imported)["matmul"] == 1
 
@@ -329,7 +329,7 @@ def test_a_broken_conv_integer(change: dict[str, Any], message: str) -> None:
 
 
 def bad(change: dict[str, Any]) -> onnx.ModelProto:
-    """A QLinearMatMul with other constants."""
+    """A QLinearMatMul with changed constants."""
     model = qlinear_matmul(("uint8", "int8"), "uint8", SCALE, {"za": 1, "zb": 2, "zy": 3})
     for item in model.graph.initializer:
         if item.name in change:

@@ -19,7 +19,7 @@ CODES = {
     "bfloat16": TensorProto.BFLOAT16,
 }
 # One rounding of the result, which is computed in at least 24 bits. The result is a sum of two
-# terms of at most 16, each of a few roundings.
+# terms of at most 16, each rounded a few times.
 TOLERANCES = {"float16": 2**-11, "float32": 2**-21, "float64": 2**-50, "bfloat16": 2**-8}
 EPSILON = float(np.float32(1e-3))  # an attribute of ONNX has 32 bits
 # The axis, the factor's shape and the bias's.
@@ -35,7 +35,7 @@ FORMS = [
 def normalized(
     x: NDArray[np.float64], axis: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """The normalised value, its mean and one over its deviation, as ONNX's text says."""
+    """The normalised value, its mean and its inverse deviation, after ONNX's specification."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     mean = x.mean(axes, keepdims=True)
     inverse = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + EPSILON)
@@ -73,7 +73,7 @@ def test_forms(dtype: str, statistics: bool) -> None:
 
 
 def test_statistics_leave_the_kernel_as_it_is() -> None:
-    """The normalisation is the region that it is without them."""
+    """The normalisation's region does not change if statistics are outputs, too."""
     anchors = []
     for names in (["y"], ["y", "m", "s"]):
         node = helper.make_node("LayerNormalization", ["x", "w", "b"], names)

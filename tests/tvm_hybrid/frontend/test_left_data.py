@@ -1,4 +1,4 @@
-"""Data of large initializers, read one by one where they are, and the forms that are not."""
+"""Data of large initializers, read one by one from the model's file, and forms that are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tvm_hybrid.frontend.onnx.reader.wire_format import (
 ROWS, COLUMNS = 512, LARGE_BYTES // 1024
 W = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
 UNKNOWN = message(99, b"what nobody knows")
-DAMAGED = bytes([99 << 3 & 127 | 128 | 2, 6, 255, 255, 3])  # a field that is longer than all
+DAMAGED = bytes([99 << 3 & 127 | 128 | 2, 6, 255, 255, 3])  # a field that is longer than the data
 
 
 def model(*tensors: TensorProto, opset: int = 17) -> onnx.ModelProto:
@@ -42,7 +42,7 @@ def model(*tensors: TensorProto, opset: int = 17) -> onnx.ModelProto:
 
 
 def parts(proto: onnx.ModelProto) -> tuple[bytes, bytes, bytes]:
-    """A model as written: all but the graph, the graph without initializers, the initializer."""
+    """Serialised: all but the graph, the graph without initializers, and the initializer."""
     rest, graph = onnx.ModelProto(), onnx.GraphProto()
     rest.CopyFrom(proto)
     rest.ClearField("graph")
@@ -53,7 +53,7 @@ def parts(proto: onnx.ModelProto) -> tuple[bytes, bytes, bytes]:
 
 
 def found(data: bytes | Path) -> np.ndarray:
-    """The weight that is imported."""
+    """The imported weight."""
     (constant,) = [each for each in constants_of(import_onnx(data).mod) if each.value.ndim == 2]
     return constant.value.numpy()
 

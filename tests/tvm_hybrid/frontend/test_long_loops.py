@@ -1,4 +1,4 @@
-"""Loops that stay loops: many iterations, or as many as the data says; against ONNX Runtime."""
+"""Loops that stay loops: many iterations, or a data-dependent number; against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .models import SCAN, onnxruntime_run, parsed, random
 
 
 def _check(text: str, *several: dict[str, NDArray]) -> None:
-    """One session computes for all feeds what ONNX Runtime does.
+    """One session gives ONNX Runtime's results for all feeds.
 
-    The values stay near 1 and pass no more than some hundred operators, of a rounding each, most
-    of which shrink what came before: 1e-5 has room for a hundred that do not.
+    Values stay near 1 and pass a few hundred operators with one rounding each. Most of them shrink
+    earlier errors; 1e-5 allows for a hundred that do not.
     """
     model = parsed(text)
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
@@ -76,7 +76,7 @@ def test_the_condition_is_computed_from_a_state() -> None:
 
 
 def test_bodies_in_bodies() -> None:
-    """States that pass through, values from all surroundings, two equal bodies."""
+    """Loop states passed through unchanged, captured values of all levels, and two equal bodies."""
     inner = """Loop<body = inner (int64 j, bool h, float[2] u) => (bool more, float[2] u2)
             {
                 more = Identity(h)
@@ -158,8 +158,8 @@ def test_a_thousand_iterations_of_a_product(kind: str, dtype: type) -> None:
     for _ in range(1000):
         values = np.tanh(values @ wide + feeds["x"].astype(np.float64))
         expected.append(values[0])
-    # A product of eight, a sum and a tanh of values below 5 round 11 times. The next product makes
-    # an error no more than `shrunk` as large, tanh makes none larger.
+    # A product of eight, a sum and a tanh of values below 5 round 11 times. The next product scales
+    # an error by at most `shrunk`; tanh enlarges none.
     shrunk = np.linalg.norm(wide, 2)
     assert shrunk < 0.8
     tolerance = 11 * 5 * float(ml_dtypes.finfo(dtype).eps) / (1 - shrunk)
@@ -192,7 +192,7 @@ _GROWING = """
 
 
 def test_a_state_that_grows_as_often_as_an_input_says() -> None:
-    """It is written out for each value."""
+    """The loop is unrolled for each value of the input."""
     text = _GROWING.replace("LIMIT", "count = Identity(limit)")
     with pytest.raises(InputValueError, match="'limit'"):
         import_onnx(parsed(text))

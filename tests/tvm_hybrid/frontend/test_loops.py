@@ -1,4 +1,4 @@
-"""Scan and Loop, their iterations written out, against ONNX Runtime."""
+"""Scan and Loop with unrolled iterations, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .models import SCAN, compare, onnxruntime_run, operators, parsed, random
 
 
 def _check(text: str, feeds: dict[str, NDArray], opset: int = 17) -> Any:
-    """The imported model, which computes what ONNX Runtime does."""
+    """The imported model, which is checked against ONNX Runtime's results."""
     model = parsed(text, opset)
     return compare(model, feeds, onnxruntime_run(model, feeds))
 
@@ -30,7 +30,7 @@ def test_scan_with_axes_directions_and_captured_values(opset: int) -> None:
         z = ReduceMax<axes = [0, 1], keepdims = 0>(x)
         {SCAN}(first, first, z, y)
     }}"""
-    if opset == 9:  # before negative axes
+    if opset == 9:  # this opset has no negative axes
         text = text.replace("[-2, 0]", "[0, 0]").replace("[-1, 0]", "[1, 0]")
     feeds = {"s": random(4), "x": random(2, 3, 5, 4, seed=1), "y": random(5, 4, seed=2)}
     _check(text, feeds | {"w": random(4, seed=3)}, opset)

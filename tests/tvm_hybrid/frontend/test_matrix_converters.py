@@ -1,4 +1,4 @@
-"""Determinants, matrices of ones on a diagonal, bits as another type, masks of Dropout."""
+"""Determinants, EyeLike, BitCast and masks of Dropout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def code_of(dtype: np.dtype) -> int:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16])
 def test_determinants(dtype: str, size: int) -> None:
-    """Against float64; singular ones too."""
+    """Compared with float64, including singular matrices."""
     x = (random(3, 2, size, size) / np.float32(size**0.5)).astype(dtype)
     x[1, 1, 0] = 0
     if size > 1:
@@ -37,9 +37,9 @@ def test_determinants(dtype: str, size: int) -> None:
     (got,) = run(model, {"x": x})
     wanted = np.linalg.det(x.astype(np.float64))
     # Elimination with pivots is exact for a matrix whose elements differ by n unit times the
-    # largest, times the growth of the pivots (below n for all but made-up matrices); the
-    # determinant of n rows that change by a share e changes by at most n e times the product of
-    # their lengths (Hadamard). NumPy's value has the same errors, of float64.
+    # largest, times the growth of the pivots (below n except for constructed matrices). If the n
+    # rows change by a share e, the determinant changes by at most n e times the product of their
+    # lengths (Hadamard). NumPy's value has these errors, too, in float64.
     unit = np.finfo("float64" if dtype == "float64" else "float32").eps / 2
     lengths = np.linalg.norm(x.astype(np.float64), axis=-1)
     rows = np.maximum(lengths, np.abs(x.astype(np.float64)).max((-1, -2))[..., None])
@@ -52,7 +52,7 @@ def test_determinants(dtype: str, size: int) -> None:
 
 
 def test_determinants_of_special_matrices() -> None:
-    """A permutation's sign; NaN stays, beside zeros too; nothing has the determinant 1."""
+    """A permutation has its sign, NaN stays even beside zeros, and an empty matrix gives 1."""
     x = np.stack([np.eye(4)[[1, 2, 3, 0]], np.eye(4)[[1, 0, 3, 2]], np.eye(4)]).astype(np.float32)
     x[2, :, 1] = [0, 0, 0, np.nan]
     model = one("Det", {"x": x}, opset=NEWEST)
@@ -72,7 +72,7 @@ def test_determinants_of_what_is_not_square() -> None:
 
 
 def test_ones_on_a_diagonal() -> None:
-    """Of the input's type, or of another one."""
+    """The result has the input's type or another one."""
     x = np.zeros((3, 5), np.int32)
     dtypes = [None, *map(np.dtype, ("bool", "float16", "bfloat16", "float64", "int8", "uint64"))]
     nodes, outputs, wanted = [], [], []
@@ -99,7 +99,7 @@ def test_ones_on_a_diagonal() -> None:
     ],
 )
 def test_bits_as_another_type(dtypes: tuple[str, ...]) -> None:
-    """All bits stay, those of NaN too; a bool is a byte."""
+    """All bits are kept, including those of NaN; a bool is a byte."""
     size = np.dtype(dtypes[0]).itemsize
     raw = np.random.default_rng(0).integers(0, 256, (3, 7, size)).astype(np.uint8)
     for source in dtypes:
@@ -125,7 +125,7 @@ def test_bits_of_a_bool(dtypes: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("opset", [7, 10, 13])
 def test_the_mask_of_dropout(opset: int) -> None:
-    """Keeps everything; before opset 10 it is of the input's type."""
+    """The mask keeps everything; before opset 10 it has the input's type."""
     x = random(2, 3)
     mask = np.ones((2, 3), bool if opset >= 10 else np.float32)
     node = helper.make_node("Dropout", ["x"], ["y", "mask"])

@@ -1,4 +1,4 @@
-"""MaxRoiPool of known and of open sizes beside ONNX Runtime, and what no memory is read for."""
+"""Static and dynamic MaxRoiPool compared with ONNX Runtime, and regions that read nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sizes = tuple[int, int, int, int]  # images, height, width, regions
 
 
 def model_of(image: list, regions: list, dtype: type = np.float32) -> onnx.ModelProto:
-    """Bins of 3 x 2 elements, at half the coordinates."""
+    """Bins of 3 x 2 elements, with coordinates scaled by a half."""
     build = OnnxBuilder(16)
     x, r = build.input("x", image, dtype), build.input("r", regions, dtype)
     node = build.node("MaxRoiPool", x, r, pooled_shape=[3, 2], spatial_scale=0.5)
@@ -24,7 +24,7 @@ def model_of(image: list, regions: list, dtype: type = np.float32) -> onnx.Model
 
 
 def feeds_of(sizes: Sizes) -> dict[str, np.ndarray]:
-    """Regions inside, across the edges and outside, some of them reversed; halves are rounded."""
+    """Regions inside, across the edges and outside, some reversed; halves are rounded."""
     images, height, width, count = sizes
     rng = np.random.default_rng(sizes)
     x = rng.normal(size=(images, 3, height, width))
@@ -76,7 +76,7 @@ def test_nothing_is_read_outside_of_the_image(width: int, at_end: bool) -> None:
 
 @pytest.mark.parametrize("width", [6, 16, 37])
 def test_special_numbers(width: int) -> None:
-    """NaN is the largest, and nothing is read for a region that no image has."""
+    """NaN is the largest, and a region of a missing image reads nothing."""
     model = model_of(["n", 1, "h", "w"], ["k", 5])
     session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
     x = np.full((1, 1, 6, width), 99, np.float32)

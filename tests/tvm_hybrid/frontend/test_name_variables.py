@@ -1,4 +1,4 @@
-"""What a node became is named after it, in all of its parts."""
+"""All variables that a node becomes are named after the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_parts_of_a_node_have_its_number() -> None:
     g = OnnxBuilder()
     x = g.input("x", (4,), np.int64)
     table = g.constant(np.ones((7, 3)), np.float32)
-    y = g.node("Relu", g.node("Gather", table, x))  # wraps indices, which are not known
+    y = g.node("Relu", g.node("Gather", table, x))  # wraps indices, which are dynamic
     first, second = g.nodes("Split", 2, y, axis=0)
     g.output(g.node("Sub", first, second), (2, 3))
     imported = import_onnx(g.model())

@@ -1,4 +1,4 @@
-"""GroupQueryAttention of caches of float16, bfloat16 and 8 bits, with sinks, windows and caps."""
+"""GroupQueryAttention with float16, bfloat16 and 8-bit caches, with sinks, windows and caps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def decoder(
     sink: bool = False,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """With rotary embedding; `count` keys in all if not 0; values have half of `cache_scale`."""
+    """Uses rotary embedding; `count` is a constant total if not 0; v has half of `cache_scale`."""
     build = OnnxBuilder()
     rows = [
         build.input(name, ["batch" if n == "n" else 1, n, heads * SIZE], queries)
@@ -76,7 +76,7 @@ def decoder(
 def feeds_of(
     lengths: list[int], n: int, cache: Any = np.float32, queries: Any = np.float32, room: int = 0
 ) -> Feeds:
-    """Sequences of so many keys each before `n` new ones; `room` rows of the past or as needed."""
+    """Sequences of `lengths` cached and `n` new keys; the past has `room` or the needed rows."""
     batch, most = len(lengths), max(lengths)
     feeds: Feeds = {
         name: random(batch, n, heads * SIZE, seed=seed).astype(queries)
@@ -96,21 +96,21 @@ STEPS = (([0], 5), ([5], 1), ([5, 3], 1), ([7], 4), ([20], 1), ([0], 40))
 def check(
     session: InferenceSession, feeds: Feeds, expected: Any, atol: float = ATOL, rtol: float = RTOL
 ) -> None:
-    """The result, and the rows of the caches that exist."""
+    """Compares the result and the valid rows of the caches."""
     found = session.run(None, feeds)
     result, wanted = (np.asarray(each[0], np.float64) for each in (found, expected))
     np.testing.assert_allclose(result, wanted, rtol, atol)
     for mine, theirs in zip(found[1:], expected[1:], strict=True):
         assert mine.dtype == theirs.dtype
         for number, last in enumerate(feeds["last"]):
-            # Rotations round differently in the last place; keys of 8 bits do so at a tie.
+            # Rotations round differently in the last place, and thus 8-bit keys at ties.
             rows = (np.asarray(x[number, :, : last + 1], np.float64) for x in (mine, theirs))
             one = mine.dtype == np.int8
             np.testing.assert_allclose(*rows, 0 if one else max(rtol, 1e-5), 1 if one else atol)
 
 
 def stored(session: InferenceSession) -> str:
-    """The types that the attention kernel reads q, k and v in."""
+    """The workload, which names the types of q, k and v that the attention kernel reads."""
     (workload,) = [d.workload for d in session.explain() if "template attention" in d.reason]
     return workload
 
@@ -154,7 +154,7 @@ def test_static_prompts_and_steps(form: str) -> None:
 @pytest.mark.parametrize("queries", [np.float32, np.float16])
 @pytest.mark.parametrize("past", ["past", ROOM])
 def test_caches_of_float16(past: int | str, queries: Any) -> None:
-    """Read as they are; scores and probabilities are float32."""
+    """float16 caches are read directly; scores and probabilities are float32."""
     model = decoder(np.float16, queries, past=past)
     session = session_of(model)
     assert stored(session).count("float16") >= 2
@@ -165,14 +165,14 @@ def test_caches_of_float16(past: int | str, queries: Any) -> None:
 
 
 def test_caches_of_bfloat16() -> None:
-    """ONNX Runtime has no kernel: with the numbers of the cache as float32 it computes the same."""
+    """ONNX Runtime lacks this kernel: it runs with the cache's numbers as float32."""
     model, wide = decoder(BF16), decoder()
     session = session_of(model)
     assert "bfloat16" in stored(session)
     for lengths, n in STEPS:
         feeds = feeds_of(lengths, n, BF16)
         same = {**feeds, **{name: feeds[name].astype(np.float32) for name in PASTS}}
-        # New keys are rounded, too: 2^-9 of what each adds.
+        # New keys are rounded, too: each score term by 2^-9.
         result, *presents = onnxruntime_run(wide, same)
         expected = [result, *(each.astype(BF16) for each in presents)]
         check(session, feeds, expected, 2e-2, 2e-2)
@@ -213,8 +213,8 @@ def test_caches_that_are_refused(cache: Any, change: dict[str, Any], message: st
 
 @pytest.mark.parametrize("cache", [np.float16, BF16, np.int8])
 def test_past_and_present_in_one_buffer(cache: Any) -> None:
-    """As onnxruntime-genai binds them: new rows are written, and no other page is touched."""
-    page = mmap.PAGESIZE // (np.dtype(cache).itemsize * SIZE)  # rows of it
+    """As onnxruntime-genai binds caches: new rows are written, and no other page is touched."""
+    page = mmap.PAGESIZE // (np.dtype(cache).itemsize * SIZE)  # rows of a page
     room, kind = 3 * page, "PER_TENSOR"
     quantised: dict[str, Any] = {}
     if cache == np.int8:

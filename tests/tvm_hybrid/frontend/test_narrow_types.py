@@ -1,4 +1,4 @@
-"""Floats of 4 and 8 bits and integers of 2 and 4: all casts are bit-exact, moves keep them."""
+"""Floats of 4 and 8 bits, integers of 2 and 4: casts are bit-exact, data movement keeps them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ OPSET = onnx.defs.onnx_opset_version()
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of ml_dtypes."""
+    """The ml_dtypes type of a name."""
     return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))
 
 
 def declared(name: str, array: NDArray) -> Declaration:
-    """An input or output like an array."""
+    """An input or output declared like an array."""
     return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
 
@@ -52,12 +52,12 @@ def model_of(
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
-    """By the whole compiler."""
+    """Runs a model through the whole compiler."""
     return tvm_hybrid.InferenceSession(model, num_threads=1, records=[]).run(None, feeds)
 
 
 def assert_same(got: NDArray, wanted: NDArray, what: str = "") -> None:
-    """Type and bits; any NaN is as good as another."""
+    """Compares type and bits; any NaN equals any other."""
     assert got.dtype == wanted.dtype, what
     if got.dtype.itemsize == 1:
         bits = [array.view(np.uint8) for array in (got, wanted)]
@@ -70,14 +70,14 @@ def assert_same(got: NDArray, wanted: NDArray, what: str = "") -> None:
 
 
 def floats() -> NDArray[np.float32]:
-    """All bfloat16 numbers, what lies right beside them, and random bits."""
+    """All bfloat16 numbers, their nearest neighbours, and random bits."""
     halves = np.arange(2**16, dtype=np.uint32) << 16
     rest = np.random.default_rng(0).integers(0, 2**32, 2**16, dtype=np.uint32)
     return np.concatenate([halves, halves + 1, halves - 1, rest]).view(np.float32)
 
 
 def exact(values: NDArray[np.float32], name: str, saturate: bool, mode: str) -> NDArray:
-    """What ONNX's own cast makes of each value."""
+    """The result of ONNX's own cast for each value."""
     dtype = dtype_of(name)
     with np.errstate(all="ignore"):
         if name == "FLOAT8E8M0":
@@ -99,7 +99,7 @@ def test_tables(name: str, saturate: bool, mode: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16", "float64", "int32"])
 def test_casts_to_narrow_floats(source: str) -> None:
-    """In kernels, and of constants."""
+    """Casts in kernels, and casts of constants."""
     dtype = np.dtype(getattr(ml_dtypes, source, source))
     small = np.array([0.0, -0.0, 1.0625, 464.0, 465, -7.5, 1e5, 57344, 61440, 3, -1, 0.002])
     with np.errstate(all="ignore"):
@@ -121,7 +121,7 @@ def test_casts_to_narrow_floats(source: str) -> None:
 
 
 def test_casts_of_open_sizes() -> None:
-    """The layer behind them needs the rank, which ONNX does not infer."""
+    """The layer behind the casts needs the rank, which ONNX does not infer."""
     weights = {"w": random(1, 4, 3), "r": random(1, 4, 4)}
     narrow = TensorProto.FLOAT8E5M2
     nodes = [
@@ -143,7 +143,7 @@ def test_casts_of_open_sizes() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("constant", [False, True])
 def test_casts_from_narrow_types(constant: bool) -> None:
-    """Every code of every type, to float32, float16, to a narrow float, and to an integer."""
+    """Every code of every type, cast to float32, float16, a narrow float and an integer."""
     nodes, feeds, wanted = [], {}, {}
     for name in (*FLOATS, *INTEGERS):
         dtype = dtype_of(name)
@@ -173,7 +173,7 @@ def test_casts_from_narrow_types(constant: bool) -> None:
 
 @pytest.mark.parametrize("source", ["float32", "int64", "int8"])
 def test_casts_to_narrow_integers(source: str) -> None:
-    """The low bits are left."""
+    """Casts keep the low bits."""
     values = np.array([0, 1, -1, 7, 8, -8, -9, 15, 16, 100, -100, 3, 2, -3]).astype(source)
     fraction = np.float32(0.75) if source == "float32" else 0
     feeds = {"x": (values + fraction * np.sign(values)).astype(source)}
@@ -188,7 +188,7 @@ def test_casts_to_narrow_integers(source: str) -> None:
 
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "INT4"])
 def test_moves(name: str) -> None:
-    """Moved and cast behind it; what a model takes it may give."""
+    """Values are moved and then cast; every input type is also an output type."""
     array = np.array([[1, 2, -3], [-4, 5, 0]]).astype(dtype_of(name))
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"]),
@@ -224,7 +224,7 @@ def test_other_arrays_are_refused() -> None:
 
 
 def test_a_library(tmp_path: Path) -> None:
-    """Types are those of the model; prepared tensors hold bits."""
+    """The library has the model's types; prepared tensors hold bits."""
     array = np.array([1.5, -2, 448], ml_dtypes.float8_e4m3fn)
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E5M2)
     wanted = array.astype(ml_dtypes.float8_e5m2)
@@ -246,14 +246,14 @@ def test_a_library(tmp_path: Path) -> None:
 LAYOUTS = {
     "tensor": ((), 1, 0),
     "axis": ((3,), -2, 0),
-    "blocks": ((2, 3, 2), 2, 4),  # of 4 and of 3
+    "blocks": ((2, 3, 2), 2, 4),  # blocks of 4 and of 3
 }
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_quantize(layout: str) -> None:
-    """By ONNX's formula; the last block is short."""
+    """By ONNX's formula, with a shorter last block."""
     shape, axis, block = LAYOUTS[layout]
     x = random(2, 3, 7) * np.float32(40)
     scale = (np.abs(random(*shape, seed=1)) + np.float32(0.5)).astype(np.float32)
@@ -306,7 +306,7 @@ def test_dequantize(layout: str) -> None:
 
 
 def test_quantisation_of_open_sizes() -> None:
-    """By a scale for each row; one program is for any number of columns."""
+    """A scale for each row; one program takes any number of columns."""
     scale = np.array([0.5, 2, 3], np.float32)
     constants = {"s": scale, "z": np.zeros(3, dtype_of("FLOAT8E4M3FN"))}
     nodes = [

@@ -1,4 +1,4 @@
-"""Which pixel is the nearest: that of ONNX Runtime, near ties too, statically and dynamically."""
+"""The nearest pixel is ONNX Runtime's, also near ties, statically and dynamically."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ COORDINATES = (
 )
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 FORMS = tuple(itertools.product(COORDINATES, ROUNDINGS))
-# Ties that float32 misses by less and by more than 1e-6, in both directions, and no ties.
+# Ties that float32 misses by less and by more than 1e-6 in both directions, and other values.
 TIES = [(26, 1), (14, 1), (7, 2), (7, 38), (14, 19), (30, 9), (26, 28), (10, 6), (3, 1), (13, 13)]
 
 
 def model() -> onnx.ModelProto:
-    """An output for each form: x: [1, n] in the size of another image."""
+    """A model with an output for each form: x: [1, n] resized to another image's size."""
     build = OnnxBuilder(13)
     x, sizes = build.input("x", [1, "n"]), build.node("Shape", build.input("like", [1, "m"]))
     for coordinates, rounding in FORMS:

@@ -1,4 +1,4 @@
-"""Operators in the forms of opsets 1 to 6, against the same model in the form of opset 12."""
+"""Operators in the forms of opsets 1 to 6, compared with the model in the form of opset 12."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .models import f32, make_model, parsed, random
 ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow")
 LOGIC = ("And", "Or", "Xor")
 COMPARISONS = ("Less", "Greater", "Equal")
-# Shapes of the second operand, and the axis of x: [2, 3, 4, 5] at which they begin.
+# Shapes of the second operand, and the axis of x: [2, 3, 4, 5] at which it begins.
 OPERANDS = [((3,), 1), ((3, 4), 1), ((2,), 0), ((1,), 2), ((4, 5), None), ((5,), -1)]
 # Opset and form, and the form of opset 12. x is [2, 3, 4, 5], m [3, 4], c [3], s int64[2, 2].
 FORMS = {
@@ -66,7 +66,7 @@ CONSTANTS = {
 
 
 def test_operands_that_begin_at_an_axis() -> None:
-    """Every operator with two operands, and Add with each, in one model against NumPy."""
+    """Every binary operator, and Add with each shape, in one model, compared with NumPy."""
     nodes, inputs, outputs, feeds, wanted = [], [], [], {}, []
     numpys = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor, "Sub": np.subtract,
               "Mul": np.multiply, "Div": np.divide, "Pow": np.power, "Add": np.add,
@@ -103,12 +103,12 @@ def test_operands_that_begin_at_an_axis() -> None:
     got = InferenceSession(model, num_threads=1).run(None, feeds)
     for one, other in zip(got, wanted, strict=True):
         assert one.dtype == other.dtype
-        # One rounding; powers of numbers up to 4 are of a few more.
+        # One rounding; powers of numbers up to 4 have a few more.
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def one_model(opset: int, column: int) -> onnx.ModelProto:
-    """The forms of an opset, or all those of opset 12 that stand for them."""
+    """The forms of an opset, or all forms of opset 12 that replace them."""
     lines = [f"y_{name} = {form[column]}" for name, form in FORMS.items() if opset in (12, form[0])]
     heads = [f"{'int32' if name == 'Cast' else 'float'}[] y_{name}"
              for name, form in FORMS.items() if opset in (12, form[0])]  # fmt: skip

@@ -1,4 +1,4 @@
-"""OneHot: all types, every axis, indices from the end and outside."""
+"""OneHot: all types, every axis, negative indices and indices outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INDICES = {
     "i8": [[0, 3, -4], [2, -5, 4]],
     "i64": [[-(2**63), 2**63 - 1, -1], [1, 2, 0]],
     "u64": [[2**64 - 1, 3, 0], [2**64 - 4, 4, 1]],
-    "f32": [[1.9, 3, -1], [2, 9, -9]],  # as int64
+    "f32": [[1.9, 3, -1], [2, 9, -9]],  # converted to int64
 }
 
 

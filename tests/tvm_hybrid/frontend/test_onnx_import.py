@@ -1,4 +1,4 @@
-"""Reading models from everywhere, and the interface of what comes out."""
+"""Reading models from every source, and the interface of the imported model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_form_of_a_model(form: str, tmp_path: Path) -> None:
     }[form]
     x = random(2, 64)
     result = run_imported(import_onnx(source), {"x": x})[0]
-    # 64 products of values near 1 in float32: 64 roundings of 6e-8 at sums of about 8.
+    # 64 products of values near 1 in float32: 64 roundings of 6e-8 of sums of about 8.
     np.testing.assert_allclose(result, x @ random(64, 32, seed=1) + random(32, seed=2), atol=3e-5)
 
 
@@ -212,7 +212,7 @@ def test_tvm_s_importer_is_not_needed(tmp_path: Path) -> None:
     ("start", "limit", "delta"), [(0.5, 300000.0, 0.7), (5, -400000, -2), (3, 3, 1)]
 )
 def test_a_long_range_of_constants_is_a_constant(start: float, limit: float, delta: float) -> None:
-    """It is too long to be folded before."""
+    """The range is too long for the ordinary folding."""
     dtype = np.float32 if isinstance(start, float) else np.int64
     numbers = [np.array(each, dtype) for each in (start, limit, delta)]
     initializers = [numpy_helper.from_array(each, f"i{i}") for i, each in enumerate(numbers)]

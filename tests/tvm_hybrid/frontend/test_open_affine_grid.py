@@ -1,4 +1,4 @@
-"""AffineGrid of open sizes: one program, beside ONNX's reference and programs of known sizes."""
+"""AffineGrid of dynamic sizes: one program, compared with ONNX's reference and static programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = [
 def grid_of(
     axes: int, corners: bool, known: bool = False, dtype: type = np.float32
 ) -> onnx.ModelProto:
-    """A grid of the extents of an image, or of as many images with known extents."""
+    """A grid of an image's size, or a dynamic batch of grids with static extents."""
     build = OnnxBuilder(20)
     theta = build.input("theta", ["n", axes, axes + 1], dtype)
     image = build.input("image", ["n", 2, *EXTENTS[axes]])
@@ -54,7 +54,7 @@ def test_one_program_for_all_sizes(axes: int, corners: bool, known: bool) -> Non
         feeds = feeds_of(axes, sizes)
         (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
         assert found.shape == wanted.shape
-        # Sums of four products of numbers up to 1, whose coordinates are three roundings off.
+        # Sums of four products of numbers up to 1, whose coordinates have three roundings.
         np.testing.assert_allclose(found, wanted, rtol=0, atol=4 * 5 * 2.0**-23)
 
 
@@ -70,12 +70,12 @@ def test_results_are_those_of_known_sizes(axes: int, corners: bool, dtype: type)
     opened = tvm_hybrid.InferenceSession(model, num_threads=1)
     (found,), (wanted,) = opened.run(None, feeds), known.run(None, feeds)
     assert found.dtype == dtype
-    # Products and sums are rounded once or apart.
+    # Products and sums are rounded together or separately.
     np.testing.assert_allclose(found, wanted, rtol=0, atol=8 * np.finfo(dtype).eps)
 
 
 def test_a_grid_that_is_sampled() -> None:
-    """The rank of a grid is known, and its batch is the image's."""
+    """The grid's rank is static, and its batch is the image's."""
     build = OnnxBuilder(20)
     theta, image = build.input("theta", ["n", 2, 3]), build.input("image", ["n", 2, "h", "w"])
     grid = build.node("AffineGrid", theta, build.node("Shape", image))
@@ -85,7 +85,7 @@ def test_a_grid_that_is_sampled() -> None:
     same = np.array([[[1, 0, 0], [0, 1, 0]]] * 2, np.float32)
     pixels = np.random.default_rng(0).random((2, 2, 3, 5), np.float32)
     (found,) = session.run(None, {"theta": same, "image": pixels})
-    # Places are a few roundings off whole ones.
+    # Positions are a few roundings off integers.
     np.testing.assert_allclose(found, pixels, rtol=0, atol=5 * 16 * 2.0**-23)
 
 

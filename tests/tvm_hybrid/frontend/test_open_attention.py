@@ -1,4 +1,4 @@
-"""Attention of any number of sequences, tokens and cached keys: one program."""
+"""Attention with dynamic numbers of sequences, tokens and cached keys: one program."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def session_of(model: onnx.ModelProto) -> InferenceSession:
 
 
 def attention_kernels(session: InferenceSession) -> list[str]:
-    """Kernels of the template."""
+    """Kernels of the attention template."""
     return [each.kernel for each in session.explain() if "template attention" in each.reason]
 
 
 def finished(build: OnnxBuilder, *outputs: str) -> onnx.ModelProto:
-    """The model, with outputs of any shape."""
+    """The model, with outputs of undeclared shape."""
     for name in outputs:
         build.output(name, None)
     return build.model()
 
 
 def decoder(past: int | str, total: str) -> onnx.ModelProto:
-    """GroupQueryAttention with rotary embedding; where keys are many, by an input or a mask."""
+    """GroupQueryAttention with rotary embedding; an input or a mask gives the total of keys."""
     build = OnnxBuilder()
     q, k, v = (
         build.input(name, ["batch", "n", heads * SIZE])
@@ -70,7 +70,7 @@ def decoder(past: int | str, total: str) -> onnx.ModelProto:
 
 
 def decoder_feeds(lengths: list[int], n: int, past: int | str, total: str) -> Feeds:
-    """Sequences of so many keys each before `n` new ones."""
+    """Feeds of sequences with `lengths` cached keys each and `n` new keys."""
     batch, most = len(lengths), max(lengths)
     room = past if isinstance(past, int) else most
     feeds: Feeds = {
@@ -91,7 +91,7 @@ def decoder_feeds(lengths: list[int], n: int, past: int | str, total: str) -> Fe
 @pytest.mark.parametrize("total", ["input", "mask"])
 @pytest.mark.parametrize("past", ["past", 24])
 def test_group_query_attention_of_any_cache(past: int | str, total: str) -> None:
-    """A cache that grows and one of fixed size; sequences of different lengths."""
+    """A growing cache and one of fixed size; sequences of different lengths."""
     model = decoder(past, total)
     session = session_of(model)
     for lengths, n in (([0], 5), ([5], 1), ([5, 3], 1), ([0, 0], 3), ([9, 1, 4], 1), ([7], 4)):
@@ -112,7 +112,7 @@ def test_group_query_attention_of_any_cache(past: int | str, total: str) -> None
 
 @pytest.mark.parametrize("keys", ["n", "m"])
 def test_unidirectional_attention_of_any_lengths(keys: str) -> None:
-    """The kernel knows the diagonal if there are as many keys as queries; else there is a mask,
+    """The kernel applies the diagonal if there are as many keys as queries; otherwise a mask does,
     whose last row shows all keys."""
     build = OnnxBuilder()
     q = build.input("q", ["batch", "n", HEADS * SIZE])
@@ -163,7 +163,7 @@ def test_standard_attention_of_any_past(is_causal: int, mask: str) -> None:
 
 
 def fixed_cache(room: int, is_causal: int) -> onnx.ModelProto:
-    """New keys written into a cache of so many rows, and attention to it."""
+    """TensorScatter writes new keys into a cache of `room` rows, to which queries attend."""
     build = OnnxBuilder(24)
     q = build.input("q", ["batch", HEADS, "n", SIZE])
     k, v = (build.input(name, ["batch", SHARED, "n", SIZE]) for name in "kv")
@@ -182,7 +182,7 @@ def fixed_cache(room: int, is_causal: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("is_causal", [0, 1])
 def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
-    """TensorScatter writes the new keys, Attention is told how many there are; some see none."""
+    """TensorScatter writes the new keys, Attention gets their number; some queries see no key."""
     model = fixed_cache(12, is_causal)
     session = session_of(model)
     for starts, n in (([0], 3), ([6], 1), ([2, 7], 1), ([1, 4, 0], 2)):
@@ -206,9 +206,9 @@ def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
 
 
 def run_bound(session: InferenceSession, feeds: Feeds, pasts: Sequence[str], page: int) -> None:
-    """Runs with past and present in one array, as a run with arrays of their own.
+    """Runs with past and present in one array; results equal a run with separate arrays.
 
-    A page of rows is written in each head; those before and behind it are read-only.
+    A page of rows is written in each head; the pages before and behind it are read-only.
     """
     expected, binding = session.run(None, feeds), session.io_binding()
     out, *presents = (each.name for each in session.get_outputs())
@@ -229,10 +229,10 @@ def run_bound(session: InferenceSession, feeds: Feeds, pasts: Sequence[str], pag
 
 @pytest.mark.parametrize("form", ["input", "mask", "TensorScatter"])
 def test_a_bound_cache_of_fixed_size_is_not_copied(form: str) -> None:
-    """Pages of the past are read-only meanwhile."""
-    page = mmap.PAGESIZE // (4 * SIZE)  # rows of it
+    """The other pages of the past are read-only during the run."""
+    page = mmap.PAGESIZE // (4 * SIZE)  # rows of a page
     room, lengths = 3 * page, [page, page + 7]
-    if form in ("input", "mask"):  # the total of GroupQueryAttention
+    if form in ("input", "mask"):  # total is an input of GroupQueryAttention
         model = decoder(room, form)
         feeds = decoder_feeds(lengths, 1, room, form)
         past = [f"past_{x}" for x in "kv"]

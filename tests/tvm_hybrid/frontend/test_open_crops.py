@@ -1,4 +1,4 @@
-"""CenterCropPad and Pad of open axes: one program, bit for bit what ONNX Runtime gives."""
+"""CenterCropPad and Pad of dynamic axes: one program with ONNX Runtime's bits."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_open_axes_are_cropped_by_numbers() -> None:
 
 
 def test_amounts_follow_from_sizes() -> None:
-    """As many elements are added as lack to a multiple of four."""
+    """The padding completes a multiple of four."""
 
     def padded(build: OnnxBuilder, x: str, _: str) -> str:
         width, four = build.node("Shape", x, start=2), whole(build, 4)

@@ -1,4 +1,4 @@
-"""DeformConv over any number of images of any size: one program, against float64."""
+"""DeformConv with dynamic batch and image sizes: one program, compared with float64."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .test_deform_conv import Form, arrays_of, expected
 PLAIN = Form((2, 3, 5, 6), (2, 3), 4, (1, 1), (0, 0, 0, 0), (1, 1), extras=False)
 GROUPS = Form((2, 4, 7, 6), (3, 2), 6, (2, 1), (1, 2, 0, 1), (1, 2), 2, 2)
 LINE = Form((2, 2, 9), (3,), 2, (2,), (1, 1), (2,))
-# A form, and names of sizes that are open.
+# A form, and names of its dynamic sizes.
 CASES: dict[str, tuple[Form, int | str, list[int | str]]] = {
     "all": (GROUPS, "n", ["h", "w"]),
     "batch": (GROUPS, "n", [7, 6]),
     "line": (LINE, 2, ["w"]),
 }
-BOUND = 2**-13  # as of known sizes: places are rounded in float32
+BOUND = 2**-13  # as with static sizes: positions are rounded in float32
 
 
 def model_of(
     form: Form, weights: dict[str, NDArray], batch: int | str, extents: list[int | str]
 ) -> onnx.ModelProto:
-    """A model whose offsets and mask have sizes of their own names."""
+    """A model whose offsets and mask have separately named sizes."""
     build, rank, taps = OnnxBuilder(22), len(form.kernel), int(np.prod(form.kernel))
     outputs: list[int | str] = [
         f"out_{size}" if isinstance(size, str) else form.outputs[axis]
@@ -57,7 +57,7 @@ def model_of(
 def changed(form: Form, batch: int, extents: list[int], weights: dict[str, NDArray]) -> tuple[
     Form, dict[str, NDArray]
 ]:  # fmt: skip
-    """The form and arrays of another image, the weights the same."""
+    """The form and arrays of another image with these weights."""
     other = replace(form, x=(batch, form.x[1], *extents))
     return other, arrays_of(other) | weights
 
@@ -94,7 +94,7 @@ def test_numbers_are_those_of_known_sizes() -> None:
 
 
 def test_as_the_reference_has_it_and_without_images() -> None:
-    """Of small offsets; the reference samples far ones elsewhere."""
+    """Offsets are small: the reference samples far ones elsewhere; also an empty batch."""
     weights = {"w": arrays_of(PLAIN)["w"]}
     model = model_of(PLAIN, weights, "n", ["h", "w"])
     session, peer = InferenceSession(model, num_threads=1), ReferenceEvaluator(model)

@@ -1,4 +1,4 @@
-"""Fourier transforms of open sizes: one program for all, against NumPy's in float64."""
+"""Fourier transforms of dynamic sizes: one program, compared with NumPy's in float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMS = [(None, 0, 0, 1), (9, 1, 0, 2), (4, 0, 1, 1), (None, 1, 1, 2)]
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("opset", [17, 20])
 def test_dft_beside_open_axes(form: tuple[int | None, int, int, int], opset: int) -> None:
-    """Of the first, a middle and the last axis but that of the parts."""
+    """Transforms along the first, a middle and the last axis before that of the parts."""
     length, inverse, onesided, parts = form
     shapes: list[list[int | str]] = [[6, "n", "m"], ["n", 6, "m"], ["n", "m", 6]]
     build = OnnxBuilder(opset)
@@ -113,7 +113,7 @@ def test_a_known_length_behind_a_computed_shape() -> None:
     check(got, wanted, bound(frames, 2, wanted, 2.0**-24), "float32")
 
 
-# dft_length (n: that of the signal, twice: twice that), inverse, onesided, parts
+# dft_length (n: the signal's length, twice: double that), inverse, onesided, parts
 DYNAMIC_FORMS = [
     ("n", 0, 0, 1),
     ("n", 0, 1, 1),
@@ -129,7 +129,7 @@ DYNAMIC_FORMS = [
 
 @pytest.mark.parametrize("opset", [17, 20])
 def test_dft_along_a_dynamic_axis(opset: int) -> None:
-    """Every form in one model, along the first and the last axis; a length for each run."""
+    """Every form in one model, along the first and the last axis, with a length for each run."""
     build = OnnxBuilder(opset)
     values = []
     for number, (asked, inverse, onesided, parts) in enumerate(DYNAMIC_FORMS):
@@ -156,7 +156,7 @@ def test_dft_along_a_dynamic_axis(opset: int) -> None:
         for got, (x, axis, asked, inverse, onesided, _) in zip(results, values, strict=True):
             length = asked if isinstance(asked, int) else 2 * n if asked == "twice" else None
             wanted = exact(feeds[x], axis, length, inverse, onesided)
-            # An entry of a dynamic table is rounded once, as one of a static table.
+            # An entry of a dynamic table is rounded once, like one of a static table.
             check(got, wanted, bound(feeds[x], axis, wanted, 2.0**-24), "float32")
 
 

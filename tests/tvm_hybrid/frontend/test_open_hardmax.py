@@ -1,4 +1,4 @@
-"""Hardmax, and Softmax over several axes, of open sizes: one program, beside ONNX Runtime."""
+"""Hardmax, and Softmax over several axes, with dynamic sizes: one program, as ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = [{"n": 1, "m": 1}, {"n": 3, "m": 5}, {"n": 0, "m": 2}, {"n": 2, "m": 33}
 
 
 def runs(op: str, shape: Shape, axis: int, opset: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What one program and ONNX Runtime make of several sizes."""
+    """Results of one program and of ONNX Runtime for several sizes."""
     build = OnnxBuilder(opset)
     build.output(build.node(op, build.input("x", shape), axis=axis), None)
     session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
@@ -25,7 +25,7 @@ def runs(op: str, shape: Shape, axis: int, opset: int) -> list[tuple[np.ndarray,
     peer = literal_session(build.model())
     rng = np.random.default_rng(3)
     feeds = [
-        # Many elements are equal: the first one counts.
+        # Many elements are equal: the first one is selected.
         {"x": rng.integers(-2, 3, [sizes.get(str(n), n) for n in shape]).astype(np.float32)}
         for sizes in SIZES
     ]
@@ -54,7 +54,8 @@ def test_hardmax_keeps_the_type(dtype: type) -> None:
 @pytest.mark.parametrize("shape", [["m", "n", 3], [2, 3, "n"], ["m", 2, "n", "m"]])
 @pytest.mark.parametrize("op", ["Softmax", "Hardmax"])
 def test_old_forms_choose_among_open_axes(op: str, shape: Shape) -> None:
-    """Before opset 13 they work on all axes from one on."""
+    """Before opset 13 they work on all axes from `axis` on."""
     for found, wanted in runs(op, shape, 1, 11):
-        # Powers of numbers up to 4, and a sum of 33 * 33 * 2 of them at most: each is rounded once.
+        # Exponentials of numbers up to 4, and a sum of at most 33 * 33 * 2 of them: each is rounded
+        # once.
         np.testing.assert_allclose(found, wanted, rtol=64 * 2.0**-23 if op == "Softmax" else 0)

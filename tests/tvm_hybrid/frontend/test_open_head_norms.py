@@ -1,4 +1,4 @@
-"""Norms of heads whose number is known only as a multiple of the number of tokens."""
+"""Norms of heads whose number is only known as a multiple of the number of tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 16
 @pytest.mark.parametrize("norm", ["RMSNormalization", "LayerNormalization"])
 @pytest.mark.parametrize("heads", [3, 4])
 def test_norms_of_heads_before_a_product(norm: str, heads: int) -> None:
-    """As decoders have them: [batch, heads * n, size] between two reshapes."""
+    """Norms as in decoders: [batch, heads * n, size] between two reshapes."""
     build = OnnxBuilder(23)
     x = build.input("x", ["batch", "n", heads * SIZE])
     apart = build.node("Reshape", x, build.constant([0, -1, SIZE]))

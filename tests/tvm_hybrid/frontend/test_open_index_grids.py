@@ -1,4 +1,4 @@
-"""Indices that count along open axes: a gather is a view or a slice, and nothing is looked up."""
+"""Indices that count along dynamic axes: a gather becomes a view or a slice without a lookup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def count_to(build: OnnxBuilder, size: str, start: int = 0, step: int = 1) -> st
 
 
 def masked(start: int = 0, step: int = 1, turned: bool = False) -> onnx.ModelProto:
-    """mask: [batch, seq] read as [batch, 1, 1, seq], by numbers batch * seq + place."""
+    """mask [batch, seq] gathered as [batch, 1, 1, seq] by indices batch * seq + position."""
     build = OnnxBuilder()
     mask = build.input("mask", ["batch", "seq"])
     batch, seq = (size_of(build, mask, axis) for axis in (0, 1))
@@ -46,7 +46,7 @@ def masked(start: int = 0, step: int = 1, turned: bool = False) -> onnx.ModelPro
 
 
 def positions(extent: int = 8, first: int = 0) -> onnx.ModelProto:
-    """Rows of a table for the first numbers of [[0, 1, 2, ..., 5]]; they are added to x."""
+    """Adds to x the rows of a table at the first indices of [[0, 1, 2, ..., 5]]."""
     build = OnnxBuilder()
     x = build.input("x", ["batch", "seq", 4])
     numbers = build.constant(np.arange(first, first + 6)[None], np.int64)
@@ -64,7 +64,7 @@ def looks_up(model: onnx.ModelProto) -> bool:
 
 
 def check(model: onnx.ModelProto, sizes: list[tuple[int, int]]) -> InferenceSession:
-    """One program has the results of ONNX Runtime."""
+    """Checks that one program gives ONNX Runtime's results."""
     session, peer = InferenceSession(model, num_threads=1), literal_session(model)
     assert len(session.programs) == 1
     (item,) = model.graph.input

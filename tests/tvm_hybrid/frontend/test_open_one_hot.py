@@ -1,4 +1,4 @@
-"""OneHot of any number of indices, among a number of classes that may be open, too: one program."""
+"""OneHot of dynamically many indices, with a static or dynamic number of classes: one program."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Feeds = dict[str, NDArray[Any]]
 
 
 def chosen(depth: str, *axes: int, index: str = "int64", dtype: str = "float32") -> onnx.ModelProto:
-    """OneHot of i: [n, 3, m] along each axis; classes as another tensor has elements, or data say.
+    """OneHot of i: [n, 3, m] along each axis.
 
-    These are more than an input has whose value a session compiles for.
+    The class count is a constant, another tensor's size, or computed from an input that is too
+    large for a program per value.
     """
     build = OnnxBuilder()
     indices = build.input("i", ["n", 3, "m"], index)
@@ -45,7 +46,7 @@ def one_program(model: onnx.ModelProto) -> InferenceSession:
 
 
 def feeds_of(model: onnx.ModelProto, n: int, m: int, depth: int = DEPTH) -> Feeds:
-    """Indices from the end and outside, too."""
+    """Indices that include negative ones and ones outside."""
     every: Feeds = {
         "i": np.random.default_rng(n).integers(-depth - 1, depth + 2, (n, 3, m)),
         "classes": np.zeros(depth, np.float32),
@@ -80,7 +81,7 @@ def test_results_are_those_of_known_sizes() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("depth", ["size", "data"])
 def test_no_classes(depth: str) -> None:
-    """ONNX Runtime refuses them."""
+    """ONNX Runtime refuses zero classes."""
     model = chosen(depth, 1)
     (found,) = one_program(model).run(None, feeds_of(model, 2, 5, 0))
     assert found.shape == (2, 0, 3, 5)
@@ -99,7 +100,7 @@ def test_fewer_classes_than_none_are_refused() -> None:
     ("index", "dtype"), [("uint64", "bool"), ("float32", "float16"), ("int8", "int64")]
 )
 def test_types(index: str, dtype: str) -> None:
-    """Unsigned indices do not count from the end; floats are taken as int64."""
+    """Unsigned indices do not count from the end; floats are converted to int64."""
     model, unsigned = chosen("size", -1, index=index, dtype=dtype), index[0] == "u"
     numbers = [0, 1, 3, 4, 2**64 - 1, 2] if unsigned else [0, 1, 3, 4, -4, -5]
     indices = np.array(numbers, index).reshape(1, 3, 2)
@@ -120,7 +121,7 @@ def test_the_number_of_classes_has_a_name_where_it_follows_from_sizes() -> None:
 
 
 def test_rows_of_a_table_are_looked_up() -> None:
-    """As exporters write embeddings: a product with one-hot rows."""
+    """Exporters write embeddings as a product with one-hot rows."""
     build = OnnxBuilder()
     indices, values = build.input("i", ["n", 3], np.int64), build.constant([0, 1], np.float32)
     rows = build.node("OneHot", indices, build.constant(np.array(5), np.int64), values)

@@ -1,4 +1,4 @@
-"""Operators over open sizes: one program for all, beside ONNX Runtime."""
+"""Operators over dynamic sizes: one program for all, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES: list[dict[str, int]] = [
 def model_of(
     op: str, shapes: list[Shape], *constants: np.ndarray, opset: int = 21, **attributes: Any
 ) -> onnx.ModelProto:
-    """One node of inputs a, b, ... and constants, with a result of any shape."""
+    """One node with inputs a, b, ... and constants, and a result of undeclared shape."""
     build = OnnxBuilder(opset)
     names = [build.input(name, shape) for name, shape in zip("abc", shapes, strict=False)]
     given = [build.constant(value) for value in constants]
@@ -106,13 +106,14 @@ def test_one_program_for_all_sizes(name: str) -> None:
             feeds = {"a": np.abs(feeds["a"])}
         (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
         assert found.shape == wanted.shape
-        # Sums of at most 64 numbers up to 1, in any order, and functions that ORT rounds itself.
+        # Sums of at most 64 numbers up to 1 in any order, and functions that ONNX Runtime rounds,
+        # too.
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
     assert len(session.programs) == 1
 
 
 SCATTERS: dict[str, tuple[list[int], list[list[int]], list[list[int]]]] = {
-    # The shape of updates, places of which some lie outside, and the result.
+    # Shape of the updates, indices of which some lie outside, and the result.
     "ScatterND": ([2], [[-(2**40), 2**40], [1, -3]], [[0, 0, 1], [2, 0, 0]]),
     "ScatterElements": ([3, 1], [[2**40], [-(2**40)], [-1]], [[2, 0, 0], [3, 0, 0]]),
 }
@@ -120,7 +121,7 @@ SCATTERS: dict[str, tuple[list[int], list[list[int]], list[list[int]]]] = {
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_places_outside_of_open_data_write_no_foreign_memory(op: str) -> None:
-    """As where sizes are known: the nearest element is written."""
+    """As with static sizes, the nearest element is written."""
     shape, places, wanted = SCATTERS[op]
     build = OnnxBuilder()
     data = build.input("data", ["rows", "width"])
@@ -148,7 +149,7 @@ def test_determinants_of_no_matrix_and_of_no_rows() -> None:
 
 
 def test_determinants_of_few_and_of_more_rows() -> None:
-    """Of exchanged rows of triangles with powers of two, which need no rounding."""
+    """Row-permuted triangular matrices with powers of two, which need no rounding."""
     model = model_of("Det", [["batch", "length", "length"]])
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
     rng = np.random.default_rng(0)
@@ -175,7 +176,7 @@ def test_determinants_of_few_and_of_more_rows() -> None:
     ],
 )
 def test_resize(to: str, mode: str, coordinates: str, rounding: str) -> None:
-    """To the extents of another image, to numbers, and by factors."""
+    """Resizes to another image's extents, to constants, and by factors."""
     build = OnnxBuilder(19)
     x = build.input("a", ["batch", 3, "height", "width"])
     scales, sizes = "", ""
@@ -209,7 +210,7 @@ def test_resize(to: str, mode: str, coordinates: str, rounding: str) -> None:
         if to == "another":
             feeds["b"] = np.zeros((batch, 2, *others), np.float32)
         (found,), (wanted_result,) = session.run(None, feeds), peer.run(None, feeds)
-        # Weights are rounded once; cubic ones are up to 1.3 in sum of absolute values.
+        # Weights are rounded once; absolute values of cubic weights sum to at most 1.3.
         np.testing.assert_allclose(found, wanted_result, rtol=2e-6, atol=2e-6)
     if to == "numbers":
         with pytest.raises(FeedError):
@@ -217,7 +218,7 @@ def test_resize(to: str, mode: str, coordinates: str, rounding: str) -> None:
 
 
 def resized_by(dtype: type, antialias: int) -> onnx.ModelProto:
-    """By factors whose results have sizes that are no whole multiples."""
+    """Factors whose results are no integer multiples."""
     build = OnnxBuilder(19)
     x = build.input("a", ["batch", 3, "height", "width"], dtype)
     scales = build.constant(np.array([1, 1, 0.5, 1.5], np.float32))
@@ -245,7 +246,7 @@ def test_integers_and_filters_are_resized_axis_by_axis(dtype: type, antialias: i
     assert "resize" not in [each.function for each in session.explain()]
     x = np.random.default_rng(1).integers(0, 256, (2, 3, 10, 6)).astype(dtype)
     (found,), (wanted,) = session.run(None, {"a": x}), peer.run(None, {"a": x})
-    # ONNX Runtime rounds integers otherwise; floats up to 256, of 24 bits.
+    # ONNX Runtime rounds integers differently; floats up to 256 have 24 bits.
     bound = 1 if dtype is np.uint8 else 2**-12
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=0, atol=bound)
 
@@ -295,7 +296,7 @@ def test_regions_of_an_image_of_any_size(mode: str) -> None:
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name: str, sizes: dict[str, tuple[int, ...]]) -> None:
-    """No two sizes have the same name."""
+    """All sizes have different names."""
     op, shapes, constants, attributes = CASES[name]
     apart: list[Shape] = [
         [f"{size}_{i}_{n}" if isinstance(size, str) else size for n, size in enumerate(shape)]
@@ -309,7 +310,7 @@ def test_sizes_that_do_not_fit_are_refused(name: str, sizes: dict[str, tuple[int
 
 
 def test_updates_with_names_of_their_own() -> None:
-    """Their sizes are those of the indices and the data, and are checked when they arrive."""
+    """Their sizes equal those of the indices and the data, which is checked at the call."""
     build = OnnxBuilder()
     data = build.input("data", ["rows", "width"])
     places = build.input("places", ["count", 1], np.int64)
@@ -336,7 +337,7 @@ def test_an_open_number_of_coordinates_is_refused() -> None:
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("shape", [["batch", 6, "length"], ["batch", 6, "height", 2, "width"]])
 def test_lrn_of_other_ranks_and_even_sizes(shape: Shape, size: int) -> None:
-    """ONNX Runtime knows images and odd sizes alone; ONNX's reference sums too few channels."""
+    """ONNX Runtime supports only images and odd sizes; ONNX's reference sums too few channels."""
     model = model_of("LRN", [shape], size=size, alpha=0.3)
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
     assert len(session.programs) == 1

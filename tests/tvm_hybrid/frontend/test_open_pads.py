@@ -1,4 +1,4 @@
-"""Pad with elements of the tensor, along open axes: one program for all sizes."""
+"""Pad with the tensor's own elements along dynamic axes: one program for all sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Amounts = Callable[[OnnxBuilder, str], str]
 
 
 def padded(mode: str, amounts: Amounts, dtype: type = np.float32) -> OnnxBuilder:
-    """Pad of x: [n, 3, w]."""
+    """A model with Pad of x: [n, 3, w]."""
     build = OnnxBuilder(19)
     x = build.input("x", ["n", 3, "w"], dtype)
     build.output(build.node("Pad", x, amounts(build, x), mode=mode), None, dtype)
@@ -44,7 +44,7 @@ def values(n: int, w: int, dtype: type = np.float32) -> NDArray[Any]:
 
 
 def padded_by_numpy(x: NDArray[Any], mode: Any, pads: tuple[int, ...]) -> NDArray[Any]:
-    """Crops first."""
+    """Pads by NumPy, after cropping."""
     for axis, (before, after) in enumerate(zip(pads[:3], pads[3:], strict=True)):
         kept = np.arange(max(0, -before), x.shape[axis] - max(0, -after))
         margins = (max(before, 0), max(after, 0))
@@ -52,7 +52,7 @@ def padded_by_numpy(x: NDArray[Any], mode: Any, pads: tuple[int, ...]) -> NDArra
     return x
 
 
-# Also more than there is, and less on one side than on the other.
+# Includes amounts above the size, and negative amounts on one side.
 PADS = [(1, 1, 2, 0, 0, 1), (0, 0, -1, 0, 2, 4), (-1, 0, 9, 2, -1, 5)]
 
 
@@ -67,7 +67,7 @@ def test_amounts_are_numbers(mode: str, pads: tuple[int, ...]) -> None:
         (found,) = session.run(None, {"x": x})
         np.testing.assert_array_equal(found, padded_by_numpy(x, mode, pads))
         if mode != "reflect" or max(pads[2], pads[5]) < w + min(pads[2], 0):
-            # Which mirrors once alone.
+            # ONNX Runtime mirrors only once.
             (theirs,) = peer.run(None, {"x": x})
             np.testing.assert_array_equal(found, theirs)
         known[n, w] = x, found
@@ -93,12 +93,12 @@ def test_no_more_is_cropped_than_there_is(mode: str) -> None:
     with pytest.raises(FeedError):
         session.run(None, {"x": values(2, 2)})
     session = one_program(padded(mode, numbers(0, 0, -2, 0, 0, 1)))
-    with pytest.raises(FeedError):  # what is left are no elements
+    with pytest.raises(FeedError):  # the crop leaves no elements
         session.run(None, {"x": values(2, 2)})
 
 
 def to_a_multiple_of_four(build: OnnxBuilder, x: str) -> str:
-    """Behind the last axis."""
+    """Pads the end of the last axis."""
     width, four = build.node("Shape", x, start=2), build.constant([4], np.int64)
     up = build.node("Div", build.node("Add", width, build.constant([3], np.int64)), four)
     lacking = build.node("Sub", build.node("Mul", up, four), width)
@@ -106,7 +106,7 @@ def to_a_multiple_of_four(build: OnnxBuilder, x: str) -> str:
 
 
 def other_batch(build: OnnxBuilder, x: str) -> str:
-    """As many more slices as another tensor has more, which may be fewer."""
+    """Pads or crops the batch to that of another tensor."""
     wanted = build.node("Shape", build.input("other", ["m"]))
     more = build.node("Sub", wanted, build.node("Shape", x, end=1))
     zeros = [build.constant([0] * count, np.int64) for count in (2, 3)]
@@ -177,7 +177,7 @@ def test_unknown_modes_are_named() -> None:
 
 
 def test_a_signal_that_is_padded_to_a_multiple_is_cut_to_what_it_was() -> None:
-    """As networks do that halve their input: t + (4 - t % 4) % 4 is (t + 3) // 4 * 4."""
+    """Networks that halve their input do this: t + (4 - t % 4) % 4 is (t + 3) // 4 * 4."""
     build = OnnxBuilder(19)
     x, four, zero = build.input("x", ["n", 2, "t"]), build.constant([4]), build.constant([0])
     size = build.node("Gather", build.node("Shape", x), build.constant([2]))

@@ -1,4 +1,4 @@
-"""Quantised operators of tensors with open sizes: one program, the integers of ONNX Runtime."""
+"""Quantised operators with dynamic sizes: one program with ONNX Runtime's integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(model: onnx.ModelProto) -> tvm_hybrid.Executable:
 
 
 def same_integers(model: onnx.ModelProto, *shapes: tuple[int, ...]) -> list[str]:
-    """Asserts ONNX Runtime's integers for inputs of several shapes; the ops that were taken."""
+    """Asserts ONNX Runtime's integers for several shapes; returns the ops that templates took."""
     executable = opened(model)
     for shape in shapes:
         feeds = {
@@ -93,7 +93,7 @@ def test_dynamic_quantize() -> None:
         for found, wanted in zip(executable.run(value), dynamic_quantize(value), strict=True):
             np.testing.assert_array_equal(found.numpy(), wanted)
     found = [each.numpy().tolist() for each in executable.run(np.zeros((2, 0, 3), np.float32))]
-    assert found[1:] == [1.0, 0]  # of no elements as of zeros
+    assert found[1:] == [1.0, 0]  # no elements give the result of zeros
 
 
 @pytest.mark.parametrize("zero", [0, 3])
@@ -144,10 +144,10 @@ def test_layers_that_differ_in_scales_and_zero_points_are_one_kernel(tmp_path: P
         weight = build.constant(RNG.integers(-127, 128, (64, 64)), np.int8)
         known = [*numbers(build, *pair), weight, *numbers(build, 0.1, 3, np.int8)]
         value, pair = build.node("QLinearMatMul", value, *known, *numbers(build, *after)), after
-        build.output(value, ["batch", 64], np.uint8)  # of both: they are no chain then
+        build.output(value, ["batch", 64], np.uint8)  # both are outputs, so they form no chain
     model = build.model()
     assert same_integers(model, (1, 64), (2, 64), (40, 64)) == ["matmul"] * 2
-    # AVX2's kernels know the zero point: bytes far from it are multiplied apart.
+    # AVX2's kernels use the zero point: bytes far from it are multiplied separately.
     shared = tvm_hybrid.compile(model, target=target_of("avx512_vnni"), keep_open=True)
     assert len({d.function for d in shared.manifest.decisions if d.taken}) == 1
     executable = opened(model)

@@ -1,4 +1,4 @@
-"""Recurrent layers and scans of any number of steps and sequences: one program."""
+"""Recurrent layers and scans with dynamic numbers of steps and sequences: one program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.turns
 
 INPUT, HIDDEN = 3, 8
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-RTOL, ATOL = 1e-5, 1e-5  # of numbers below 1, after up to 70 steps of sums of a dozen products
+RTOL, ATOL = 1e-5, 1e-5  # numbers below 1 after up to 70 steps of sums of a dozen products
 
 
 def layer(op: str, steps: int | str, lengths: bool, **attributes: Any) -> onnx.ModelProto:
@@ -62,7 +62,7 @@ def test_layers(op: str, steps: int | str, lengths: bool, direction: str) -> Non
 
 
 def test_steps_that_a_convolution_leaves() -> None:
-    """Their number, (t - 5) // 4 + 1, is no size from which a loop's function could tell t."""
+    """The number of steps, (t - 5) // 4 + 1, does not determine t in a loop's function."""
     build = OnnxBuilder()
     filters = build.constant(random(INPUT, 1, 5))
     features = build.node("Conv", build.input("x", ["batch", 1, "t"]), filters, strides=[4])
@@ -85,7 +85,7 @@ def test_steps_that_a_convolution_leaves() -> None:
 
 @pytest.mark.parametrize("direction", [0, 1])
 def test_scan(direction: int) -> None:
-    """The running sum of rows, forward or backward, each also doubled."""
+    """The running sum of rows, forward or backward, and each sum doubled."""
     body = helper.make_graph(
         [
             helper.make_node("Add", ["total", "row"], ["sum"]),
@@ -113,7 +113,7 @@ def test_scan(direction: int) -> None:
 
 
 def scan_of_batches(batch: int | str, steps: int | str, lengths: str = "") -> onnx.ModelProto:
-    """Running sums and products with a weight from outside, backward over one of two inputs."""
+    """Running sums and products with an outer weight, backward over one of two inputs."""
     declared = f"int64[{batch}] {lengths}, " if lengths else ""
     state, rows = f"float[{batch}, 2]", f"float[{batch}, {steps}, 2]"
     return parsed(f"""
@@ -128,7 +128,7 @@ def scan_of_batches(batch: int | str, steps: int | str, lengths: str = "") -> on
 
 @pytest.mark.parametrize(("batch", "steps"), [("n", "t"), ("n", 4), (2, "t")])
 def test_scan_of_opset_8(batch: int | str, steps: int | str) -> None:
-    """Any number of batches, any number of steps."""
+    """Dynamic numbers of batches and of steps."""
     model = scan_of_batches(batch, steps)
     session = InferenceSession(model, num_threads=1)
     assert len(session.programs) == 1

@@ -1,4 +1,4 @@
-"""Resize of open images that is antialiased, crops, or follows data: one program for all sizes."""
+"""Resize of dynamic images with antialiasing, crops or computed sizes: one program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvm_hybrid.frontend import import_onnx
 pytestmark = pytest.mark.turns
 
 CROP = "tf_crop_and_resize"
-REGION = np.array([0.1, 0.2, 0.8, 1.1], np.float32)  # of height and width
+REGION = np.array([0.1, 0.2, 0.8, 1.1], np.float32)  # height and width
 SIZES = [(1, 4, 8), (2, 7, 5), (1, 20, 16), (3, 1, 2)]  # batch, height and width
 SCALES = {"halves": (0.5, 0.25), "up and down": (1.5, 0.75), "no fractions": (0.6137, 1.7123)}
 Feeds = dict[str, np.ndarray]
@@ -31,9 +31,9 @@ class Form:
     Attributes
     ----------
     to
-        Which size it gets: a name of SCALES, "another" image's, "numbers", or what data say.
+        Result size: a name of SCALES, "another" image's size, "numbers", or computed from data.
     region
-        "constant" or "input", if it crops.
+        "constant" or "input" if the form crops.
     """
 
     to: str
@@ -93,7 +93,7 @@ class Form:
 
 
 def compare(form: Form, mode: str, **attributes: Any) -> None:
-    """One program beside ONNX Runtime."""
+    """One program, compared with ONNX Runtime."""
     model = form.model(mode, **attributes)
     session, peer = tvm_hybrid.InferenceSession(model, num_threads=1), literal_session(model)
     assert len(session.programs) == 1
@@ -103,8 +103,8 @@ def compare(form: Form, mode: str, **attributes: Any) -> None:
         feeds = form.feeds(model, sizes)
         (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
         assert found.shape == wanted.shape
-        # Places up to 20 are rounded thrice in float32, weights once; numbers are up to 9 and
-        # weights of two axes up to 1.3 in sum.
+        # Positions up to 20 are rounded three times in float32, weights once; numbers are up to 9,
+        # and weights of two axes sum to at most 1.3.
         np.testing.assert_allclose(found, wanted, rtol=0, atol=9 * 1.3**2 * (3 * 20 + 8) * 2.0**-24)
     assert len(session.programs) == 1
 
@@ -142,7 +142,7 @@ def test_cropped(mode: str, region: str, to: str) -> None:
 
 @pytest.mark.parametrize("shape", [("n", 2, 7, 5), (2, 2, 7, 5)])
 def test_cropped_images_of_known_extents(shape: tuple[int | str, ...]) -> None:
-    """Of a region that is an input, also where every size is known."""
+    """The region is an input, also if every size is static."""
     compare(Form("numbers", "input", shape), "linear")
 
 
@@ -187,7 +187,7 @@ def test_results_are_those_of_known_sizes(region: str, antialias: int) -> None:
     known = tvm_hybrid.InferenceSession(model, shapes=shapes, num_threads=1)
     opened = tvm_hybrid.InferenceSession(model, num_threads=1)
     (found,), (wanted,) = opened.run(None, feeds), known.run(None, feeds)
-    # The same places and weights, and sums of at most 16 products in each axis.
+    # Positions and weights are equal; sums have at most 16 products along each axis.
     np.testing.assert_allclose(found, wanted, rtol=0, atol=9 * 32 * 2.0**-24)
 
 
@@ -200,7 +200,7 @@ def test_types_stay(dtype: type) -> None:
     shapes = {name: array.shape for name, array in feeds.items()}
     known = tvm_hybrid.InferenceSession(model, shapes=shapes, num_threads=1)
     assert found.dtype == dtype
-    # Weights are float32; numbers up to 9 are rounded once more in the end.
+    # Weights are float32; numbers up to 9 are rounded once more at the end.
     bound = 9 * (2.0**-11 if dtype == np.float16 else 64 * 2.0**-24)
     np.testing.assert_allclose(found, known.run(None, feeds)[0], rtol=0, atol=bound)
 
@@ -218,12 +218,12 @@ def test_float16_is_resized_as_float32_is(mode: str, shape: tuple[int | str, ...
     image = np.random.default_rng(0).standard_normal((1, 2, 5, 6)).astype(np.float16)
     (found,) = program.run(image)
     (wanted,) = literal_session(build.model()).run(None, {"x": image})
-    # Of numbers below 4: one rounding, and another of ONNX Runtime's weights.
+    # Numbers below 4: one rounding, and another one of ONNX Runtime's weights.
     np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=4 * 2.0**-10)
 
 
 def test_what_is_kept_stays_known() -> None:
-    """Channels, and a batch that another image has, where data decide the extents."""
+    """Channels, and a batch shared with another image, stay known if data decide the extents."""
     for to in ("sizes of data", "scales of data"):
         (output,) = import_onnx(Form(to).model("linear"), keep_open=True).outputs
         assert output.shape is not None and output.shape[:2] == ("n", 2)
@@ -237,7 +237,7 @@ def test_no_images_and_no_elements(to: str) -> None:
     (found,) = session.run(None, form.feeds(model, (0, 4, 8)))
     assert found.shape[0] == 0
     feeds = form.feeds(model, (1, 0, 8))
-    if to == "another":  # five lines of none
+    if to == "another":  # 5 rows from none
         with pytest.raises(FeedError):
             session.run(None, feeds)
     else:

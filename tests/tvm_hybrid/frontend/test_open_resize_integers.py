@@ -1,6 +1,6 @@
-"""Integers of open images that are interpolated: bit for bit what known sizes give.
+"""Interpolated integers of dynamic images have the bits that static sizes give.
 
-Each product and each sum is rounded once, in the order of the taps, and the result to even.
+Each product and each sum is rounded once, in tap order; the result is rounded half to even.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def image(*shape: int, dtype: type = np.uint8) -> NDArray[Any]:
 
 
 def recomputed(x: NDArray[Any], how: Resizing, after: tuple[int, int]) -> NDArray[Any]:
-    """In the floats of `resize_taps`, NumPy's one operation after the other."""
+    """The result in the floats of `resize_taps`, by single NumPy operations."""
     value = x.astype(np.float32 if x.itemsize <= 2 else np.float64)
     for axis, outputs in zip((2, 3), after, strict=True):
         extent = x.shape[axis]
@@ -91,7 +91,7 @@ def test_results_are_those_of_known_sizes(name: str) -> None:
     feeds = form.feeds(model, (2, 7, 5))
     feeds["x"] = image(2, 2, 7, 5)
     (found,) = one_program(model).run(None, feeds)
-    # A region and sizes that are data are values that a session may be given, or constants.
+    # Regions and sizes that are data are inputs here, and constants in the static program.
     constants = {key: value for key, value in feeds.items() if key in ("region", "data")}
     known = with_constants(model, constants)
     shapes = {key: value.shape for key, value in feeds.items() if key not in constants}
@@ -101,7 +101,7 @@ def test_results_are_those_of_known_sizes(name: str) -> None:
 
 
 def with_constants(model: onnx.ModelProto, values: dict[str, NDArray[Any]]) -> onnx.ModelProto:
-    """The model with constants in the place of some inputs."""
+    """The model with some inputs replaced by constants."""
     known = onnx.ModelProto.FromString(model.SerializeToString())
     left = [item for item in known.graph.input if item.name not in values]
     del known.graph.input[:]
@@ -113,7 +113,7 @@ def with_constants(model: onnx.ModelProto, values: dict[str, NDArray[Any]]) -> o
 
 @pytest.mark.parametrize(("scale", "mode"), [(0.25, "linear"), (0.02, "cubic")])
 def test_filters_of_many_elements(scale: float, mode: str) -> None:
-    """Sums that are written out, and such as take a loop."""
+    """Unrolled sums, and sums that need a loop."""
     build = OnnxBuilder(19)
     x, scales = build.input("x", ["h", 4], np.uint8), build.constant([scale, 1], np.float32)
     build.output(build.node("Resize", x, "", scales, mode=mode, antialias=1), None, np.uint8)
@@ -130,7 +130,7 @@ def test_filters_of_many_elements(scale: float, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_rounding_is_that_of_onnx(mode: str) -> None:
-    """Scales by which weights and sums are exact, and results halfway between two integers."""
+    """Scales with exact weights and sums, and results halfway between two integers."""
     build = OnnxBuilder(19)
     x = build.input("x", ["n", 1, "h", "w"], np.uint8)
     scales = build.constant([1, 1, 1, 0.5], np.float32)
@@ -160,7 +160,7 @@ def test_no_images_and_no_elements() -> None:
 def test_weights_are_those_of_known_sizes(
     mode: str, antialias: int, coordinates: str, exclude: int
 ) -> None:
-    """In float64, the image of ones and zeros becomes the weights, to the last bit."""
+    """Images of one 1 and zeros give the weights in float64, exact to the last bit."""
     build = OnnxBuilder(19)
     x, other = build.input("x", ["h", "w"], np.float64), build.input("other", ["p"])
     sizes = build.node("Concat", build.node("Shape", other), build.node("Shape", x, start=1),

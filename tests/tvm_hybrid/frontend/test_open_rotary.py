@@ -1,4 +1,4 @@
-"""Rotary embeddings of any number of tokens in front of attention: one program."""
+"""Rotary embeddings with a dynamic number of tokens before attention: one program."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Feeds = dict[str, NDArray[Any]]
 
 
 def value(build: OnnxBuilder, name: str, rank: int) -> str:
-    """A value of three axes or of four."""
+    """A value with three or four axes."""
     heads = COUNTS[name]
     three = ["batch", "n", heads * SIZE]
     return build.input(name, three if rank == 3 else ["batch", heads, "n", SIZE])
 
 
 def cache(build: OnnxBuilder) -> list[str]:
-    """Keys and values of the past."""
+    """Cached keys and values."""
     return [build.input(f"past_{x}", ["batch", SHARED, "past", SIZE]) for x in "kv"]
 
 
@@ -52,7 +52,7 @@ def feeds_of(model: onnx.ModelProto, batch: int, n: int, past: int) -> Feeds:
 
 
 def check(model: onnx.ModelProto, found: list[NDArray[Any]], wanted: list[Any]) -> None:
-    """Two runs agree."""
+    """Asserts that the results of two runs agree."""
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
 

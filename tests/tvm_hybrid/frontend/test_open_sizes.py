@@ -1,4 +1,4 @@
-"""Dimensions that stay open are variables of the Relax module, and shapes expressions of them."""
+"""Dynamic dimensions are variables of the Relax module, and shapes are expressions of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shapes(found: ImportedModel) -> list[tuple[int | str, ...]]:
 
 
 def calls(found: ImportedModel) -> list[str]:
-    """The operators of the main function, in order; those that compute shapes left out."""
+    """Operators of the main function in order, without operators that compute shapes."""
     function = relax.transform.DeadCodeElimination()(found.mod)["main"]
     values = [b.value for block in function.body.blocks for b in block.bindings]
     named = [value.op.name for value in values if isinstance(value, relax.Call)]
@@ -128,7 +128,7 @@ def test_computed_shapes_become_expressions() -> None:
 
 
 def test_a_choice_by_sizes_is_made() -> None:
-    """What exporters write for Expand: a size, or -1 for that of the operand."""
+    """Exporters write for Expand: a size, or -1 for the operand's size."""
     build = OnnxBuilder()
     x = build.input("x", [1, "s"])
     asked = vector(build, 4, shape_of(build, x, 1))
@@ -192,7 +192,7 @@ def test_a_slice_of_an_open_axis(place: int) -> None:
 
 
 def test_an_image_of_open_batch_and_width() -> None:
-    """Normalisation is folded, pads are known, and a height that can only be 1 becomes it."""
+    """Normalisation is folded, pads are static, and a height that can only be 1 becomes 1."""
     build = OnnxBuilder(opset=12)
     x = build.input("x", ["n", 3, "h", "w"])
     weight = build.constant(np.ones((4, 3, 3, 3)), np.float32)
@@ -226,7 +226,7 @@ def test_windows_of_two_lack_an_element_at_the_end_of_an_open_extent_at_most() -
 
 
 def shape_of_batch(build: OnnxBuilder, value: str) -> str:
-    """As exporters of opset 12 write it."""
+    """The computed shape that opset-12 exporters write."""
     bounds = [build.constant([place], np.int64) for place in (0, 1, 0)]
     return build.node("Slice", build.node("Shape", value), *bounds)
 
@@ -276,7 +276,7 @@ def test_stock_tvm_compiles_what_is_imported() -> None:
 
 
 def same_as_onnx_runtime(build: OnnxBuilder, name: str, *values: np.ndarray) -> None:
-    """One program gives, bit for bit, what ONNX Runtime gives."""
+    """Checks that one program gives ONNX Runtime's bits."""
     executable = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
     peer = literal_session(build.model())
     for value in values:
@@ -375,12 +375,12 @@ def test_softmax_over_all_axes_from_one_on_takes_any_number_of_rows(axis: int) -
     for value in images((1, 5, 1, 3), (4, 5, 1, 3)):
         (found,) = executable.run({"x": value / 50})
         (wanted,) = peer.run(None, {"x": value / 50})
-        # Of 15 exponentials, each with an error of a few units in the last place.
+        # 15 exponentials, each with an error of a few units in the last place.
         np.testing.assert_allclose(found.numpy(), wanted, rtol=32 * 2.0**-23, atol=0)
 
 
 def test_a_skip_has_the_size_of_what_it_is_joined_with() -> None:
-    """n and n // 4 * 4 samples, as in U-Nets: the program checks that they are equal."""
+    """U-Nets join n and n // 4 * 4 samples: the program checks that they are equal."""
     build = OnnxBuilder()
     x = build.input("x", ["batch", 2, "n"])
     pooled = build.node("MaxPool", x, kernel_shape=[4], strides=[4])
@@ -400,7 +400,7 @@ def test_a_skip_has_the_size_of_what_it_is_joined_with() -> None:
 
 @pytest.mark.parametrize(("rows", "others"), [(5, 5), (1, 5), (5, 1)])
 def test_the_same_two_sizes_have_one_common_size(rows: int, others: int) -> None:
-    """The sum of x and y and the difference of y and x can be joined."""
+    """The sum x + y and the difference y - x can be joined."""
     build = OnnxBuilder()
     x, y = build.input("x", ["n", 3]), build.input("y", ["m", 3])
     parts = build.node("Add", x, y), build.node("Sub", y, x)

@@ -1,4 +1,4 @@
-"""Windows over images of any size, and back: places of maxima, MaxUnpool, Col2Im."""
+"""Windows over dynamic images, and back: indices of maxima, MaxUnpool, Col2Im."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pooled(**window: Any) -> onnx.ModelProto:
     ],
 )
 def test_places_of_maxima(window: dict[str, Any]) -> None:
-    """Many equal elements: the first of the maxima counts."""
+    """Many elements are equal: the first maximum is selected."""
     model = pooled(**window)
     session, peer = one_program(model), literal_session(model)
     for shape in ((1, 2, 3, 3), (3, 2, 5, 6), (2, 2, 8, 3)):
@@ -65,7 +65,7 @@ def test_padding_of_open_extents_is_not_known() -> None:
 
 @pytest.mark.parametrize("asked", ["nothing", "the image", "two more"])
 def test_pooling_and_back(asked: str) -> None:
-    """An image without padding, which the places are of; `output_shape` adds at its end."""
+    """The indices refer to an image without padding; `output_shape` adds at its end."""
     build, window = OnnxBuilder(), {"kernel_shape": [3, 2], "strides": [2, 2]}
     x = build.input("x", ["n", 2, "height", "width"])
     values, places = build.nodes("MaxPool", 2, x, **window)
@@ -103,7 +103,7 @@ def test_an_image_is_not_extended_by_less_than_nothing() -> None:
         assert found.shape == (2, 1, extent)
     with pytest.raises(FeedError):
         session.run(None, {**feeds, "image": random(2, 1, 5)})
-    # Places outside write no foreign memory.
+    # Indices outside write no foreign memory.
     feeds["places"] = np.array([2**40, -(2**40)] * 3).reshape(2, 1, 3)
     session.run(None, {**feeds, "image": random(2, 1, 6)})
 
@@ -133,7 +133,7 @@ def test_windows_back_into_an_image(image: str, attributes: dict[str, list[int]]
             continue
         rows = height - 2 if not attributes else (height + 1 - 3) // 2 + 1
         columns = width - 1 if not attributes else width + 2 - 2
-        # Whole numbers, whose sums are exact.
+        # Integers, whose sums are exact.
         x_value = np.arange(batch * 12 * rows * columns, dtype=np.float32) % 17
         feeds = {"x": x_value.reshape(batch, 12, rows * columns)}
         if image == "open":
@@ -154,7 +154,7 @@ def test_windows_back_whose_rows_are_not_known() -> None:
 
 
 def test_long_windows_over_a_signal_of_any_length() -> None:
-    """Static lengths make a product of windows where they lie, dynamic ones a convolution."""
+    """Static lengths give a product that reads the windows in place, dynamic ones a convolution."""
     build = OnnxBuilder()
     filters = random(4, 1, 80)
     build.output(
@@ -168,13 +168,13 @@ def test_long_windows_over_a_signal_of_any_length() -> None:
         x = random(n, 1, t, seed=t)
         windows = np.lib.stride_tricks.sliding_window_view(x[:, 0], 80, axis=1)[:, ::30]
         wanted = np.einsum("nwk,ck->ncw", windows.astype(np.float64), filters[:, 0])
-        # 80 products of numbers of a normal distribution: a sum of magnitudes below 200.
+        # 80 products of normally distributed numbers: a sum of magnitudes below 200.
         error = 200 * 80 * np.finfo(np.float32).eps
         np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=error)
 
 
 def same_windows(mode: str) -> onnx.ModelProto:
-    """Windows that overlap, and such with gaps, in strides over dynamic extents."""
+    """Overlapping windows and windows with gaps, with strides over dynamic extents."""
     build = OnnxBuilder()
     x = build.input("x", ["n", 2, "height", "width"])
     y = build.node("Conv", x, build.constant(random(4, 2, 3, 1)), auto_pad=mode, strides=[2, 3])

@@ -1,4 +1,4 @@
-"""Forms of operators that an importer may change silently: reductions of nothing, old opsets."""
+"""Forms of operators that an importer may change silently: empty reductions, old opsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATORS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "S
 
 @pytest.mark.parametrize("given", [False, True])
 def test_reductions_of_nothing(given: bool) -> None:
-    """An absent or empty list of axes: what the operator does with each element is left."""
+    """With an absent or empty list of axes, only the elementwise part of the operator remains."""
     axes = ["axes"] if given else []
     nodes = [
         helper.make_node(f"Reduce{name}", ["x", *axes], [name], noop_with_empty_axes=1)
@@ -46,7 +46,7 @@ def test_means_of_integers(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 def test_roots_and_logarithms_of_integers(dtype: str) -> None:
-    """The floats' results towards zero; float64 has more bits than these integers."""
+    """Results are the floats' rounded towards zero; float64 has more bits than these integers."""
     x = np.array([[3, 4, 12], [1, 1, 1], [200, 300, 400]], dtype)
     code = helper.np_dtype_to_tensor_dtype(x.dtype)
     names = ["L2", "LogSum", "LogSumExp"]
@@ -67,20 +67,20 @@ def test_global_pools_of_no_pixels() -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_extremes_of_booleans(empty: bool) -> None:
-    """All and any; of nothing, all and none."""
+    """Max is any and Min is all; an empty Min is true, an empty Max false."""
     x = np.zeros((2, 0), bool) if empty else np.array([[0, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
     nodes = [helper.make_node(f"Reduce{n}", ["x", "a"], [n], keepdims=0) for n in ("Max", "Min")]
     outputs = [(name, TensorProto.BOOL, x.shape[:1]) for name in ("Max", "Min")]
     inputs = [("x", TensorProto.BOOL, x.shape)]
     model = make_model(nodes, inputs, outputs, {"a": np.array([1])}, opset=20)
     model.ir_version = 9
-    # TVM's own pipeline leaves the extremes of nothing unset.
+    # TVM's own pipeline leaves extremes of empty tensors unset.
     found = tvm_hybrid.compile(model, target="llvm").run({"x": x})
     np.testing.assert_array_equal([each.numpy() for each in found], [x.any(1), x.all(1)])
 
 
 def test_lrn_of_an_even_size_in_half_precision() -> None:
-    """As that of float32, rounded once: half an ulp of values below 4, and of float32's error."""
+    """The float32 result, rounded once: half an ulp of values below 4, plus float32's error."""
     node = helper.make_node("LRN", ["x"], ["y"], size=4)
     x = random(1, 8, 2, 2).astype(np.float16)
     single = make_model([node], [f32("x", 1, 8, 2, 2)], [f32("y", 1, 8, 2, 2)])
@@ -90,7 +90,7 @@ def test_lrn_of_an_even_size_in_half_precision() -> None:
 
 
 def test_a_nearest_resize_of_opset_10() -> None:
-    """ONNX Runtime rounds up along an axis that becomes shorter, and down along the others."""
+    """ONNX Runtime rounds up along a shrinking axis, and down along the others."""
     node = helper.make_node("Resize", ["x", "s"], ["y"])
     scales = np.array([1, 1, 0.7, 1.7], np.float32)
     model = make_model([node], [f32("x", 1, 2, 7, 8)], [f32("y", 1, 2, 4, 13)], {"s": scales}, 10)
@@ -111,13 +111,13 @@ def test_an_old_hardmax_chooses_among_all_axes_from_one_on(opset: int) -> None:
 def test_an_old_softmax_along_no_axis_is_refused(axis: int, opset: int) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"], axis=axis)
     model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], opset=opset)
-    # ONNX's own inference refuses what it knows, by a message of its own.
+    # ONNX's own inference refuses what it can check, with its own message.
     with pytest.raises(ShapeError, match=rf"its axis {axis} is none|'axis' must be .* is: {axis};"):
         import_onnx(model)
 
 
 def resize_with_region(**attributes: str) -> onnx.ModelProto:
-    """Four numbers of a region for a tensor of four axes, which would have eight."""
+    """A region of four numbers for a tensor of four axes, which would need eight."""
     node = helper.make_node("Resize", ["x", "r", "s"], ["y"], mode="linear", **attributes)
     region = np.array([0.1, 0.2, 0.9, 0.8], np.float32)
     constants = {"r": region, "s": np.array([1, 1, 2, 2], np.float32)}

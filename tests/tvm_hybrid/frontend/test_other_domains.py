@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml against ONNX Runtime, and optimisers against their formulas."""
+"""Operators of ai.onnx.ml compared with ONNX Runtime, and optimisers with their formulas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_of(
     op: str, domain: str, version: int, feeds: dict[str, NDArray], outputs: dict[str, NDArray],
     **attributes: Any,
 ) -> onnx.ModelProto:  # fmt: skip
-    """One node in a model that imports nothing but its domain."""
+    """One node in a model that imports only the node's domain."""
     node = helper.make_node(op, list(feeds), list(outputs), domain=domain, **attributes)
     given = [helper.make_tensor_value_info(*declared(k, v)) for k, v in feeds.items()]
     made = [helper.make_tensor_value_info(*declared(k, v)) for k, v in outputs.items()]
@@ -56,7 +56,7 @@ def test_label_encoder(x: NDArray, made: type, attributes: dict[str, Any]) -> No
 
 
 def test_a_key_that_is_nan() -> None:
-    """It is met, as ONNX says; ONNX Runtime does not find it."""
+    """A NaN key matches, as ONNX says; ONNX Runtime does not find it."""
     y = np.zeros(FLOATS.shape, np.int64)
     model = model_of("LabelEncoder", FEATURES, 2, {"x": FLOATS}, {"y": y},
                      keys_floats=[1.5, np.nan], values_int64s=[1, 2])  # fmt: skip
@@ -85,7 +85,7 @@ def test_labels_of_texts_are_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
 def test_features(shape: tuple[int, ...]) -> None:
-    """Extracted and compared."""
+    """Features are extracted and compared."""
     x = random(*shape)
     feeds = {"x": x, "i": np.array([3, 0, 3])}
     y = np.zeros((*(shape[:-1] or (1,)), 3), np.float32)
@@ -105,7 +105,7 @@ def test_scaler(dtype: str, numbers: int) -> None:
     model = model_of("Scaler", FEATURES, 1, {"x": x}, {"y": y}, offset=offset, scale=scale)
     (got,) = run(model, {"x": x})
     wanted = (x - np.float64(offset)) * np.float64(scale)
-    # Roundings of x, the difference and the product, of values up to 100.
+    # Roundings of x, the difference and the product, for values up to 100.
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, wanted, rtol=0, atol=3 * 2.0**-24 * 100)
 

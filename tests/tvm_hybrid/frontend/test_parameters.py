@@ -1,4 +1,4 @@
-"""Inputs of the model whose values the importer must know are found, and named in the error."""
+"""Inputs whose values the importer needs are found, and named in the error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def sliced(inputs: list[Any], *before: onnx.NodeProto) -> onnx.ModelProto:
-    """x[start:end]; `before` computes start and end where they are no inputs."""
+    """x[start:end]; `before` computes start and end if they are no inputs."""
     node = helper.make_node("Slice", ["x", "start", "end"], ["y"])
     return make_model([*before, node], [f32("x", 3, 4), *inputs], [f32("y", None, 4)])
 
@@ -29,7 +29,7 @@ def node(op: str, *inputs: str, to: str, **attributes: Any) -> onnx.NodeProto:
 
 
 def needed(model: onnx.ModelProto, **known: Any) -> tuple[str, ...]:
-    """The inputs that the error names."""
+    """Names of the inputs in the error."""
     with pytest.raises(InputValueError) as caught:
         import_onnx(model, values=known)
     return caught.value.inputs
@@ -186,5 +186,5 @@ def test_a_value_gives_its_input_a_shape() -> None:
 
 def test_positions_are_those_of_operators() -> None:
     for op, positions in PARAMETERS.items():
-        if onnx.defs.has(op):  # others are ONNX Runtime's
+        if onnx.defs.has(op):  # others belong to ONNX Runtime
             assert max(positions) < onnx.defs.get_schema(op).max_input, op

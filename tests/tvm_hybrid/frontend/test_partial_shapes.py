@@ -1,4 +1,4 @@
-"""Shapes that a model computes from open sizes: what is a number in them, and what stays open."""
+"""Shapes computed from dynamic sizes: which of their entries are static."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = [node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "first"], ["n
 
 
 def made(model: onnx.ModelProto) -> list[list[int | str]]:
-    """The shapes of the results in the program."""
+    """Shapes of the results in the program."""
     found = import_onnx(model, keep_open=True).mod["main"].ret_ty
     types = getattr(found, "fields", [found])
     return [[getattr(size, "value", str(size)) for size in each.shape.values] for each in types]
@@ -32,7 +32,7 @@ def made(model: onnx.ModelProto) -> list[list[int | str]]:
 def test_numbers_behind_an_open_size(
     opset: int, asked: tuple[int, ...], shape: list[int | str]
 ) -> None:
-    """Whether ONNX infers nothing or the rank."""
+    """ONNX infers nothing or only the rank."""
     nodes = [
         *COUNT,
         node("Concat", ["n", "asked"], ["target"], axis=0),

@@ -1,4 +1,4 @@
-"""Operators that NumPy computes give what the reference implementation of ONNX gives."""
+"""Operators that NumPy computes match ONNX's reference implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The places of maxima, and what puts them and other windows back, against ONNX Runtime."""
+"""Indices of maxima, and the operators that write them and other windows back; as ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pools(x: NDArray, attributes: dict[str, Any]) -> onnx.ModelProto:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint8"])
 @pytest.mark.parametrize(("shape", "attributes"), POOLS)
 def test_places_of_maxima(shape: tuple[int, ...], attributes: dict[str, Any], dtype: str) -> None:
-    """Many equal elements: the first of the maxima counts, by rows."""
+    """Many elements are equal: the first maximum in row-major order is selected."""
     x = np.random.default_rng(0).integers(0, 4, shape).astype(dtype)
     model = pools(x, attributes)
     results = run_imported(import_onnx(model), {"x": x})
@@ -54,7 +54,7 @@ def test_places_of_maxima(shape: tuple[int, ...], attributes: dict[str, Any], dt
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_places_of_special_floats(dtype: str) -> None:
-    """The first NaN, as the maximum is; -inf before the padding."""
+    """The first NaN counts as the maximum; -inf counts before padding."""
     x = np.array([[[1, np.nan, np.nan, 2, -np.inf, -np.inf, -np.inf, 0]]], dtype)
     model = pools(x, {"kernel_shape": [3], "strides": [3], "pads": [0, 1]})
     values, places = run(model, {"x": x})
@@ -67,7 +67,7 @@ def test_places_of_special_floats(dtype: str) -> None:
 
 
 def places(x: NDArray, window: dict[str, list[int]]) -> NDArray:
-    """By the definition: the first NaN or else the first of the maxima of each window; else -1."""
+    """Index of the first NaN or else the first maximum of each window; -1 if it is empty."""
     rank = x.ndim - 2
     kernel, steps, apart = (window[name] for name in ("kernel_shape", "strides", "dilations"))
     pads = np.array(window["pads"]).reshape(2, rank)
@@ -90,7 +90,7 @@ def places(x: NDArray, window: dict[str, list[int]]) -> NDArray:
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
 def test_one_kernel_finds_the_places(is_open: bool) -> None:
-    """Windows over all borders, with gaps, or of padding alone; equal elements, NaN and -inf."""
+    """Windows across all borders, with gaps, or of padding only; equal elements, NaN and -inf."""
     window = {"strides": [2, 3], "pads": [1, 1, 1, 1], "kernel_shape": [2, 2], "dilations": [2, 3]}
     shapes = [(2, 2, 5, 8), (1, 2, 2, 2), (1, 1, 9, 31)]
     for shape in shapes if not is_open else [shapes]:
@@ -117,7 +117,7 @@ def test_one_kernel_finds_the_places(is_open: bool) -> None:
     [((7, 8), [0] * 4, 0), ((6, 7), [1, 0, 0, 1], 0), ((6, 7), [1, 0, 0, 1], 3)],
 )
 def test_pooling_and_back(size: tuple[int, int], pads: list[int], extra: int) -> None:
-    """As ONNX's reference: `output_shape` adds rows and columns at the end."""
+    """As in ONNX's reference, `output_shape` adds rows and columns at the end."""
     x = random(2, 3, *size)
     window = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": pads}
     back = ["y", "i", "s"] if extra else ["y", "i"]
@@ -136,7 +136,7 @@ def test_pooling_and_back(size: tuple[int, int], pads: list[int], extra: int) ->
 
 
 def test_unpooling_with_places_outside() -> None:
-    """They write no foreign memory; negative ones count from the end. One kernel does it all."""
+    """They write no foreign memory; negative ones count from the end; one kernel does it all."""
     node = helper.make_node("MaxUnpool", ["x", "i"], ["y"], kernel_shape=[2], strides=[2])
     model = make_model([node], [f32("x", 1, 1, 2), i64("i", 1, 1, 2)], [f32("y", 1, 1, 4)])
     session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
@@ -152,7 +152,7 @@ def test_unpooling_with_places_outside() -> None:
 
 
 def test_what_does_not_fit_is_not_put_back() -> None:
-    """Fewer places than elements, and an image of nothing, are told before anything is read."""
+    """Fewer indices than elements and empty images are refused before anything is read."""
     node = helper.make_node(
         "MaxUnpool", ["x", "i"], ["y"], kernel_shape=[2], strides=[2], pads=[1, 1]
     )
@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_not_put_back() -> None:
     x = np.array([[[5, 7, 6]]], np.float32)
     (found,) = session.run(None, {"x": x, "i": np.array([[[0, 2, 3]]])})
     np.testing.assert_array_equal(found, [[[5, 0, 7, 6]]])
-    for elements, count in ((3, 2), (2, 3), (1, 1)):  # one element of an image of 1 * 2 - 2
+    for elements, count in ((3, 2), (2, 3), (1, 1)):  # one element for an image of 1 * 2 - 2
         with pytest.raises(FeedError):
             session.run(None, {"x": x[..., :elements], "i": np.zeros((1, 1, count), np.int64)})
     assert session.run(None, {"x": x[:0, :, :1], "i": np.zeros((0, 1, 1), np.int64)})[0].size == 0
@@ -193,7 +193,7 @@ def test_windows_of_all_types(dtype: str) -> None:
 def check_fold(
     image: list[int], block: list[int], attributes: dict[str, list[int]], dtype: str
 ) -> None:
-    """Whole numbers whose sums every type holds."""
+    """Integers whose sums every type holds."""
     rank = len(image)
     strides, dilations = (attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
     pads = np.array(attributes.get("pads", [0, 0] * rank)).reshape(2, rank)

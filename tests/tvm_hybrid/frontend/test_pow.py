@@ -29,12 +29,12 @@ KINDS = [
 
 
 def declared(name: str, array: NDArray) -> Declaration:
-    """An input or output like an array."""
+    """An input or output declared like an array."""
     return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
 
 def run(bases: NDArray, exponents: dict[str, NDArray], constant: bool = False) -> list[NDArray]:
-    """The powers of the bases, one result for each array of exponents."""
+    """Powers of the bases, one result for each array of exponents."""
     nodes = [helper.make_node("Pow", ["x", name], [f"y_{name}"]) for name in exponents]
     inputs = {"x": bases, **({} if constant else exponents)}
     model = make_model(
@@ -61,7 +61,7 @@ def test_exponents_of_every_type(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_powers_of_integers(dtype: str) -> None:
-    """Up to the largest of the type, beyond which the low bits are left; and negative exponents."""
+    """Up to the type's maximum, beyond which the low bits are kept; also negative exponents."""
     most = 8 * np.dtype(dtype).itemsize - 2
     bases = np.array([2, -2, 3, -3, 5, 1, -1, 0, -1, 2, 1, -1, -1, 3], dtype)
     exponents = np.array(
@@ -75,7 +75,7 @@ def test_powers_of_integers(dtype: str) -> None:
 
 
 def test_constant_exponents() -> None:
-    """Large ones keep being even or odd."""
+    """Large exponents keep their parity."""
     bases = np.array([-1.0, 1.0, -1.0], np.float32)
     exponents = {
         "odd": np.array(2**24 + 1, np.int64),
@@ -89,7 +89,7 @@ def test_constant_exponents() -> None:
 
 
 def test_bfloat16() -> None:
-    """A base in float32 keeps its type."""
+    """A bfloat16 exponent does not change the type of a float32 base."""
     node = helper.make_node("Pow", ["x", "e"], ["y"])
     model = make_model(
         [node],
@@ -111,13 +111,13 @@ def test_edges_of_floats(dtype: str) -> None:
     bases = np.array([*numbers, float(limits.max), 0.3], dtype)
     powers = [-np.inf, -3, -2, -1, -0.5, -0.0, 0, 0.5, 1, 2, 3, 4, 1 / 3, np.inf, np.nan, 33, -33]
     exponents = {f"e{number}": np.array([each], dtype) for number, each in enumerate(powers)}
-    # float64 holds what narrower types make; the C library's functions are within 2 ulp.
+    # float64 holds narrower types' results; the C library's functions are within 2 ulp.
     bound = 3 * float(limits.eps)
     for constant in (True, False):
         results = run(bases, exponents, constant)
         for exponent, got in zip(exponents.values(), results, strict=True):
             with np.errstate(all="ignore"):
-                # NumPy makes a root of an exponent that is one number, or is read as one.
+                # NumPy computes a root for a scalar exponent, or one that broadcasts as a scalar.
                 wide = np.full(bases.shape, exponent[0].astype(np.float64))
                 wanted = np.power(bases.astype(np.float64), wide).astype(dtype)
             found, exact = got.astype(np.float64), wanted.astype(np.float64)

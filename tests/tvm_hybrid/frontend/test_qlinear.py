@@ -1,8 +1,8 @@
-"""ONNX Runtime's quantised operators against ONNX Runtime, without its optimisations.
+"""ONNX Runtime's quantised operators compared with ONNX Runtime without optimisations.
 
-Where a float operator runs between conversions, ONNX Runtime folds scales or sums integers: the
-same number by other roundings, so results next to a tie may differ by one. How many may is stated
-at each test: a float32 has relative errors of 1e-7, and few values lie that near to a tie.
+If a float operator runs between conversions, ONNX Runtime folds scales or sums integers. Other
+roundings of one number may differ by one next to a tie. Each test states the allowed share: float32
+has relative errors of 1e-7, and few values lie that near to a tie.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.turns
 
 MICROSOFT = "com.microsoft"
 TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
-# Of values that are not ties by construction, the share that roundings may turn.
+# Share of results that rounding may change if values are not ties by construction.
 RARE = 0.01
 
 
 def parameters(dtype: str, **scales: float) -> dict[str, NDArray]:
-    """Scales as given, and a zero point for each: sa, za, ..."""
+    """The given scales, and a zero point for each: sa, za, ..."""
     values: dict[str, NDArray] = {}
     for position, (name, scale) in enumerate(scales.items()):
         values[f"s{name}"] = np.array(scale, np.float32)
@@ -46,7 +46,7 @@ def parameters(dtype: str, **scales: float) -> dict[str, NDArray]:
 
 
 def check(model: onnx.ModelProto, feeds: dict[str, NDArray], share: float = RARE) -> None:
-    """Runs both and compares."""
+    """Runs both and compares the results."""
     imported = import_onnx(model)
     (got,), (wanted,) = run_imported(imported, feeds), onnxruntime_run(model, feeds)
     assert str(got.dtype) == imported.outputs[0].dtype
@@ -87,7 +87,7 @@ TIES = {
 @pytest.mark.parametrize("op_type", TIES)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_ties_with_an_odd_zero_point(op_type: str, dtype: str) -> None:
-    """Scales that are powers of 2, so that a tenth and more are ties and nothing is rounded else:
+    """Scales are powers of 2, so a tenth or more are ties and nothing else is rounded:
     some operators round before they add the zero point, some after."""
     sources, attributes = TIES[op_type]
     feeds = {name: integers(2, 8, 8, 8, dtype=dtype, seed=ord(name)) for name in sources.split()}
@@ -111,7 +111,7 @@ def test_ties_with_an_odd_zero_point(op_type: str, dtype: str) -> None:
 
 
 def test_zero_points_that_are_absent() -> None:
-    """They are 0, of the values' type; with one scale for all it is a saturating sum."""
+    """Absent zero points are 0; with one scale for all, the operator is a saturating sum."""
     constants = {name: np.array(0.02, np.float32) for name in ("sa", "sb", "sy")}
     node = helper.make_node(
         "QLinearAdd", ["a", "sa", "", "b", "sb", "", "sy"], ["y"], domain=MICROSOFT
@@ -145,7 +145,7 @@ def test_unary(op_type: str, dtype: str) -> None:
     inputs, outputs = [declared("a", dtype, 256)], [declared("y", dtype, 256)]
     limits = np.iinfo(dtype)
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
-    # All 256 values: alpha of LeakyRelu is 1/5, so 1 in 10 products may be a tie.
+    # All 256 values: LeakyRelu's alpha is 1/5, so 1 in 10 products may be a tie.
     share = RARE if op_type == "QLinearSigmoid" else 0.1
     check(make_model([node], inputs, outputs, constants), {"a": every}, share)
 
@@ -176,7 +176,7 @@ def test_where() -> None:
     model = make_model([node], inputs, [declared("y", "uint8", 4, 9)], constants)
     condition = np.array([[True], [False], [True], [False]])
     feeds = {"c": condition, "a": integers(4, 9), "b": integers(9, seed=1)}
-    # ONNX Runtime multiplies by a quotient of scales: 0.02 / 0.04 makes ties of every other value.
+    # ONNX Runtime multiplies by a quotient of scales: 0.02 / 0.04 makes every other value a tie.
     check(model, feeds, share=0.5)
 
 
@@ -190,7 +190,7 @@ def test_concat(same: bool) -> None:
     inputs = [declared("a", "uint8", 4, 9), declared("b", "uint8", 4, 5)]
     model = make_model([node], inputs, [declared("y", "uint8", 4, 14)], constants)
     check(model, {"a": integers(4, 9), "b": integers(4, 5, seed=1)})
-    # A part that already is in the output's scale is not touched.
+    # A part that already has the output's scale is copied.
     assert operators(import_onnx(model))["quantize"] == (1 if same else 2)
 
 
@@ -230,7 +230,7 @@ def test_average_pool(attributes: dict[str, Any], last: int) -> None:
 @pytest.mark.parametrize("opset", [13, 18])
 @pytest.mark.parametrize("keepdims", [0, 1])
 def test_reduce_mean(keepdims: int, opset: int) -> None:
-    """ONNX Runtime has the schema but no kernel: against numpy."""
+    """ONNX Runtime has the schema but no kernel, so NumPy is the reference."""
     constants = parameters("uint8", a=0.02, y=0.0113)
     node = helper.make_node("QLinearReduceMean", ["a", "sa", "za", "sy", "zy"], ["y"],
                             domain=MICROSOFT, axes=[1, -1], keepdims=keepdims)  # fmt: skip
@@ -271,7 +271,7 @@ def test_conv(name: str, pair: tuple[str, str], per_channel: bool) -> None:
     out = declared("y", pair[0], *([None] * len(shape)))
     model = make_model([node], [declared("x", pair[0], *shape)], [out], constants)
     check(model, {"x": integers(*shape, dtype=pair[0])}, share=0)
-    # An integer convolution from the beginning.
+    # An integer convolution from the start.
     assert operators(import_onnx(model))["dequantize"] == 0
 
 

@@ -41,14 +41,14 @@ TYPES = {
 
 
 def with_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """The same nodes under another version of the operators."""
+    """The model's nodes under another opset version."""
     model.opset_import[0].version = opset
     model.ir_version = 10
     return model
 
 
 def reference(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
-    """ONNX's reference, which has no DequantizeLinear before opset 19."""
+    """ONNX's reference, which lacks DequantizeLinear before opset 19."""
     newer = onnx.ModelProto()
     newer.CopyFrom(model)
     version = model.opset_import[0].version
@@ -65,7 +65,7 @@ def quantize_model(
 
 
 def awkward(step: float) -> NDArray[np.float32]:
-    """[4, 3, 6] numbers: ties of a step, far outside, and others."""
+    """[4, 3, 6] numbers: ties of a step, far values, and others."""
     x = 40 * random(4, 3, 6)
     x[0] = (np.arange(-9, 9).reshape(3, 6) + 0.5) * step
     x[1, 0] = [1e30, -1e30, 1e9, -1e9, 0.0, -0.0]
@@ -110,7 +110,7 @@ def test_quantize_linear_per_axis(axis: int | None, zero_point: bool) -> None:
     model = quantize_model(constants, "uint8", **attributes)
     feeds = {"x": awkward(0.1)}
     compare(model, feeds, by_text(feeds["x"], constants, 1 if axis is None else axis))
-    if zero_point:  # ONNX Runtime wants one
+    if zero_point:  # ONNX Runtime requires one
         compare(model, feeds, onnxruntime_run(model, feeds))
 
 
@@ -132,7 +132,7 @@ def test_output_dtype(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_quantize_narrow_floats(dtype: str) -> None:
-    """The quotient is rounded to float32 alone, as ONNX Runtime does."""
+    """Only the quotient is rounded to float32, as in ONNX Runtime."""
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
     constants: dict[str, NDArray] = {"s": np.array(0.0377, kind), "z": np.array(3, np.int8)}
@@ -159,7 +159,7 @@ def dequantize_model(
 
 
 def exact(model: onnx.ModelProto, feeds: dict[str, NDArray], expected: NDArray) -> None:
-    """(q - z) * s is one rounding of one product, so it must be equal."""
+    """Requires equality: (q - z) * s is one rounding of one product."""
     compare(model, feeds, [expected], rtol=0, atol=0)
 
 
@@ -219,7 +219,7 @@ def test_dequantize_to_a_given_type() -> None:
 @pytest.mark.parametrize("opset", [13, 21])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_contrib_operators(kind: Any, opset: int) -> None:
-    """ONNX Runtime's own take float16 in models of any opset."""
+    """ONNX Runtime's own operators take float16 in models of any opset."""
     constants = {"s": np.array(0.05, kind), "z": np.array(77, np.uint8)}
     element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     nodes = [
@@ -251,7 +251,7 @@ def test_dynamic_quantize_linear(values: str) -> None:
     model = make_model([node], [f32("x", 3, 8)], outputs)
     feeds = {"x": x}
     compare(model, feeds, onnxruntime_run(model, feeds), rtol=0, atol=0)
-    # Folded, it is the same.
+    # The folded result is equal.
     add = helper.make_node("Add", ["s", "t"], ["y"])
     outputs = [*outputs, f32("y")]
     folded = make_model([node, add], [f32("t")], outputs, {"x": x})
@@ -260,9 +260,9 @@ def test_dynamic_quantize_linear(values: str) -> None:
 
 
 def linear(weight: NDArray, scale: NDArray, axis: int, transposed: bool) -> onnx.ModelProto:
-    """x -> Gemm(x, DequantizeLinear(w), bias) + vector, perhaps of a transposed w.
+    """x -> Gemm(x, DequantizeLinear(w), bias) + vector, optionally with a transposed w.
 
-    Bias and vector are dequantised from the same int32 numbers.
+    Bias and vector are dequantised from one int32 constant.
     """
     nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=axis)]
     if transposed:
@@ -288,14 +288,14 @@ def test_weights_and_biases_stay_and_vectors_are_folded(transposed: bool, per_ax
     model = linear(weight, scale.astype(np.float32), 0 if transposed else 1, transposed)
     feeds = {"x": random(2, 7)}
     imported = compare(model, feeds, reference(model, feeds), rtol=1e-5, atol=1e-5)
-    # Of the int32 vectors, only a product's bias waits for what becomes of the product.
+    # Only the product's int32 bias stays quantised until the product's region is decided.
     expected = {"dequantize": 2, "matmul": 1, "add": 2}
     assert operators(imported) == expected | ({"permute_dims": 1} if transposed else {})
     assert _products(model) == ["weight_only_matmul + add + add"]
 
 
 def _products(model: onnx.ModelProto) -> list[str]:
-    """What is taken of a model: products read weights of 8 bits, whatever views there were."""
+    """Operators that templates take; products read 8-bit weights through all views."""
     decisions = tvm_hybrid.compile(model, num_threads=1).manifest.decisions
     return [decision.op for decision in decisions if decision.taken]
 
@@ -396,7 +396,7 @@ def test_broken_parameters(model: Any, error: type[Exception], message: str) -> 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_zero_point_of_4_bits(named: bool) -> None:
-    """Its values fit 8 bits here, but the type says to what to saturate."""
+    """Its values would fit 8 bits here, but the type sets the saturation limits."""
     how = {"output_dtype": TensorProto.INT4} if named else {}
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="culprit", **how)
     back = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])
@@ -408,7 +408,7 @@ def test_a_zero_point_of_4_bits(named: bool) -> None:
 
 
 def test_far_values_fold_as_they_run() -> None:
-    """Saturation comes before any conversion to an integer, folded or not."""
+    """Saturation precedes any conversion to an integer, folded or not."""
     x = awkward(0.25)
     constants: dict[str, NDArray] = {"s": np.array(0.25, np.float32), "z": np.array(7, np.uint8)}
     model = quantize_model(constants, "uint8")

@@ -1,4 +1,4 @@
-"""Random operators: the generator bit for bit, distributions, seeds, and no state to keep."""
+"""Random operators: the generator bit for bit, distributions, seeds, and no kept state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def philox(counter: Sequence[Any], key: tuple[int, int]) -> list[NDArray[np.uint64]]:
-    """Philox 4x32-10 as its paper defines it."""
+    """Philox 4x32-10 as defined in its paper."""
     a, b, c, d = (np.asarray(word, np.uint64) for word in counter)
     low, half = np.uint64(2**32 - 1), np.uint64(32)
     for turn in range(10):
@@ -43,13 +43,13 @@ def philox(counter: Sequence[Any], key: tuple[int, int]) -> list[NDArray[np.uint
 
 
 def words_of(seed: float, count: int) -> list[NDArray[np.uint64]]:
-    """The words of every element of a node."""
+    """The random words of every element of a node."""
     places = np.arange(count)
     return philox([places, 0 * places, 0, 0], (int(np.float32(seed).view(np.uint32)), 0))
 
 
 def test_the_generator_of_this_test() -> None:
-    """Known answers that the authors of Philox publish."""
+    """Known answers that Philox's authors published."""
     for counter, key, answer in (
         ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
         (
@@ -62,7 +62,7 @@ def test_the_generator_of_this_test() -> None:
 
 
 def test_numbers_of_a_seed() -> None:
-    """Uniform ones bit for bit; two nodes of one seed, runs and sessions have the same."""
+    """Uniform numbers bit for bit; two nodes with one seed, runs and sessions agree."""
     shape = [COUNT // 3, 3]
     nodes = [
         helper.make_node("RandomUniform", [], ["a"], shape=shape, seed=7.5),
@@ -105,7 +105,7 @@ def test_numbers_of_a_seed() -> None:
 
 
 def test_fresh_numbers_without_a_seed() -> None:
-    """In every run and node; nothing is folded at compile time, and equal nodes stay apart."""
+    """New numbers in every run and node: no node is folded or merged with an equal one."""
     shape = [8, 5]
     nodes = [
         helper.make_node(op, [], [f"{op}{n}"], shape=shape)
@@ -121,7 +121,7 @@ def test_fresh_numbers_without_a_seed() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_the_end_is_excluded(dtype: str) -> None:
-    """However it is rounded; the input gives its shape and, unless it is stated, its type."""
+    """No rounding returns the end; the input gives its shape and, by default, its type."""
     kind = np.dtype(dtype)
     feeds = {"x": np.zeros((60, 100), kind)}
     model = one("RandomUniformLike", feeds, opset=22, low=-1.0, high=3.0, seed=1.0)
@@ -154,21 +154,21 @@ def test_numbers_like_integers_need_a_type() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_bernoulli(dtype: str) -> None:
-    """1 with the probability p; never for 0, always for 1."""
+    """1 with probability p; never for 0, always for 1."""
     p = np.repeat(np.array([0, 0.25, 0.5, 0.9, 1], dtype)[:, None], COUNT, 1)
     node = helper.make_node("Bernoulli", ["p"], ["y"], dtype=TensorProto.INT32, seed=5.0)
     model = make_model([node], [declared("p", p)], [("y", TensorProto.INT32, p.shape)])
     (got,) = run(model, {"p": p})
     assert set(np.unique(got)) == {0, 1}
     rates, wanted = got.mean(1), p[:, 0].astype(np.float64)
-    # 5 sigma of the mean of as many draws, which is 0 for 0 and for 1.
+    # 5 sigma of the mean of that many draws, which is 0 for p = 0 and p = 1.
     assert np.all(np.abs(rates - wanted) <= 5 * np.sqrt(wanted * (1 - wanted) / COUNT))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "made"), [("float32", "int32"), ("float64", "int64")])
 def test_multinomial(dtype: str, made: str) -> None:
-    """By exp(x), whatever it adds up to; what has no probability is never drawn."""
+    """Weights are exp(x) with any sum; values of probability 0 are never drawn."""
     weights = np.array([[1, 2, 0, 5], [0, 3, 0, 0], [1e-3, 2e-3, 3e-3, 0]])
     with np.errstate(divide="ignore"):
         x = np.log(weights).astype(dtype)
@@ -183,7 +183,7 @@ def test_multinomial(dtype: str, made: str) -> None:
 
 
 def test_a_library_needs_the_runtime_alone(tmp_path: Path) -> None:
-    """Fresh numbers in every process."""
+    """Every process draws new numbers."""
     nodes = [
         helper.make_node("RandomUniformLike", ["x"], ["u"]),
         helper.make_node("Add", ["u", "x"], ["y"]),

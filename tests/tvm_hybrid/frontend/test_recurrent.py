@@ -1,4 +1,4 @@
-"""LSTM and GRU against their equations in numpy; quantised against ONNX Runtime."""
+"""LSTM and GRU compared with their equations in NumPy; quantised ones with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ INTEGER_PARAMETERS = {"w", "r", "ws", "wz", "rs", "rz"}
 def test_dynamic_quantize_lstm(
     direction: str, per_channel: bool, batch: int, computed: set[str], zero_point: int
 ) -> None:
-    """One operator; of words if R less its zero point leaves 8 bits or is computed."""
+    """One operator; it uses int16 if R minus its zero point exceeds 8 bits or is computed."""
     n, hidden, rng = len(_sides(direction)), 8, np.random.default_rng(9)
     shape = (n, 4 * hidden) if per_channel else (n,)
     constants: dict[str, NDArray] = {
@@ -178,7 +178,7 @@ def test_dynamic_quantize_lstm(
         kind = helper.np_dtype_to_tensor_dtype(feeds[name].dtype)
         inputs.append((name, kind, feeds[name].shape))
     model = make_model([node], inputs, outputs, constants)
-    # With one row the quantised values are the same. Of several rows ONNX Runtime quantises as many
+    # With one row the quantised values are equal. With several rows ONNX Runtime quantises as many
     # at once as a thread has: a hidden value is a step of 2 / 255 off, times a weight of at most
     # 128 * 0.004, once or twice.
     atol = 1e-6 if batch == 1 else 2 * 2 / 255 * 128 * 0.004
@@ -194,7 +194,7 @@ def test_dynamic_quantize_lstm(
 
 
 def test_layers_of_8_bits_behind_each_other() -> None:
-    """The second reads what only the first one's rewrite knows the shape of."""
+    """The second layer reads a shape that is known only after the first one's rewrite."""
     rng = np.random.default_rng(3)
     constants: dict[str, NDArray] = {
         "b": random(1, 64),

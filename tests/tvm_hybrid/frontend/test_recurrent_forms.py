@@ -1,4 +1,4 @@
-"""Forms of LSTM, GRU and RNN against ONNX Runtime: activations, peepholes, lengths and more."""
+"""LSTM, GRU and RNN compared with ONNX Runtime: activations, peepholes, lengths and more."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _layer(
     steps: int = STEPS,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
-    """A model of one layer, and what to feed it.
+    """A model of one layer, and its feeds.
 
     Parameters
     ----------
     lengths
         Whether the sequences' lengths are "" (absent), "constant" or "fed".
     outputs
-        Names of the outputs, "" for those that are absent.
+        Names of the outputs, "" for absent ones.
     """
     n = 2 if attributes.get("direction") == "bidirectional" else 1
     batch_first = attributes.get("layout", 0)
@@ -93,11 +93,11 @@ _FORMS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.sampled
 @pytest.mark.parametrize(("op", "form"), _FORMS)
 def test_forms(op: str, form: dict[str, Any]) -> None:
-    """An operator for each direction if these have different functions, else one."""
+    """One operator for each direction if their functions differ, else one for both."""
     model, feeds = _layer(op, **form)
     imported = compare(model, feeds, onnxruntime_run(model, feeds))
     both = form.get("direction") == "bidirectional"
-    apart = both and len(form.get("activation_alpha", [])) > 1  # each form's differ
+    apart = both and len(form.get("activation_alpha", [])) > 1  # each direction has another alpha
     names = [name.name_hint for name in imported.mod.functions]
     assert sum(name.startswith("recurrent") for name in names) == (2 if apart else 1)
 
@@ -122,7 +122,7 @@ def test_all_steps_are_one_kernel_behind_one_product(op: str, form: dict[str, An
 def _fed(
     model: onnx.ModelProto, feeds: dict[str, NDArray], names: Sequence[str]
 ) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
-    """The model with some initialisers as inputs, and what to feed it."""
+    """The model with some initialisers as inputs, and its feeds."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     found = {each.name: each for each in changed.graph.initializer if each.name in names}
@@ -137,7 +137,7 @@ def _fed(
 def _of_type(
     model: onnx.ModelProto, feeds: dict[str, NDArray], kind: int
 ) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
-    """The model with all floats of a type; values are rounded to it."""
+    """The model with all floats in a type; values are rounded to the type."""
     changed, dtype = onnx.ModelProto(), helper.tensor_dtype_to_np_dtype(kind)
     changed.CopyFrom(model)
     for each in changed.graph.initializer:
@@ -170,7 +170,7 @@ WEIGHTS = ("w", "r", "b", "p")
     ],
 )
 def test_weights_that_are_fed(op: str, form: dict[str, Any], sizes: tuple[int | str, ...]) -> None:
-    """One program packs them in every run."""
+    """One program packs the weights in every run."""
     model, feeds = _fed(*_layer(op, **form), WEIGHTS)
     for item, first in zip(model.graph.input[:2], (0, 1), strict=False):
         for axis, size in zip(range(first, 2), sizes[first:], strict=True):
@@ -201,15 +201,15 @@ def test_weights_that_are_fed(op: str, form: dict[str, Any], sizes: tuple[int | 
     ],
 )
 def test_other_floats(op: str, form: dict[str, Any], kind: int, fed: tuple[str, ...]) -> None:
-    """Of the same rounded numbers, ONNX Runtime computes in float32."""
+    """ONNX Runtime computes the numbers rounded to the type in float32."""
     made = _of_type(*_layer(op, opset=22, **form), kind)
     plain = _of_type(*made, TensorProto.FLOAT)
     model, feeds = _fed(*made, fed)
     session = InferenceSession(model, num_threads=1)
     [taken] = [each for each in session.explain().taken if each.op == "recurrent"]
     assert ("f64" in taken.kernel) == (kind == TensorProto.DOUBLE)
-    # Of 16 bits, the input parts are rounded once, and so is the result, all of them below 4: what
-    # is an ulp off in a gate is one off in the four states behind it at most.
+    # In 16 bits, the input parts and the result are rounded once, all below 4: an error of one ulp
+    # in a gate gives at most one ulp in the four later states.
     eps = {TensorProto.DOUBLE: 1e-6, TensorProto.FLOAT16: 2**-11, TensorProto.BFLOAT16: 2**-8}[kind]
     for mine, theirs in zip(session.run(None, feeds), onnxruntime_run(*plain), strict=True):
         assert mine.dtype == helper.tensor_dtype_to_np_dtype(kind)
@@ -219,7 +219,7 @@ def test_other_floats(op: str, form: dict[str, Any], kind: int, fed: tuple[str, 
 @pytest.mark.parametrize("sizes", [(STEPS, BATCH), ("steps", "batch")])
 @pytest.mark.parametrize("op", GATES)
 def test_layers_behind_each_other(op: str, sizes: tuple[int | str, int | str]) -> None:
-    """The second needs the rank of what the first makes, which no shape in the file tells."""
+    """The second layer needs the rank of the first one's result, which the file lacks."""
     constants = {"shape": np.array([0, 0, 2 * HIDDEN], np.int64)}
     nodes = []
     for number, (x, inner) in enumerate((("x", INPUT), ("x0", 2 * HIDDEN))):
@@ -243,7 +243,7 @@ def test_layers_behind_each_other(op: str, sizes: tuple[int | str, int | str]) -
 
 @pytest.mark.parametrize("op", GATES)
 def test_batch_first(op: str) -> None:
-    """ONNX Runtime has no such layout: its answer is that of the other one, transposed."""
+    """ONNX Runtime lacks this layout: its result for the other layout is transposed."""
     form = _BOTH | {"lengths": "constant"}
     other, feeds = _layer(op, **form)
     wanted = onnxruntime_run(other, feeds)
@@ -255,7 +255,7 @@ def test_batch_first(op: str) -> None:
 
 @pytest.mark.parametrize(("name", "rows"), [("r", 4 * HIDDEN - 1), ("p", 3 * HIDDEN + 1)])
 def test_weights_that_do_not_fit_are_refused(name: str, rows: int) -> None:
-    """Before a kernel reads beyond them."""
+    """They are refused before a kernel reads beyond them."""
     model, _ = _layer("LSTM", peepholes=True)
     [weight] = [each for each in model.graph.initializer if each.name == name]
     shape = (1, rows, HIDDEN) if name == "r" else (1, rows)

@@ -1,4 +1,4 @@
-"""Every rewrite against ONNX's reference, or numpy where ONNX lacks the operator."""
+"""Every rewrite compared with ONNX's reference, or with NumPy if ONNX lacks the operator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_fused_matmul(flags: tuple[int, int], alpha: float) -> None:
 
 
 def test_a_product_of_two_constants() -> None:
-    """Only the second one is packed."""
+    """Only the second constant is packed."""
     a, b = random(1, 33), random(3, 33, seed=1)
     node = helper.make_node("FusedMatMul", ["a", "b"], ["c"], domain=MICROSOFT, transB=1, alpha=0.5)
     nodes = [node, helper.make_node("Add", ["c", "x"], ["y"])]
@@ -281,7 +281,7 @@ def test_if_of_different_ranks_is_refused() -> None:
     inputs = [f32("x", 4), ("c", TensorProto.BOOL, [])]
     model = make_model([_if(branches, "c")], inputs, [f32("y", None)])
     with pytest.raises(InputValueError, match=r"If node 'choice'.*graph input 'c'"):
-        import_onnx(model)  # whose value would do
+        import_onnx(model)  # a constant value would do
     computed = [
         helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
         helper.make_node("Cast", ["most"], ["c"], to=TensorProto.BOOL),

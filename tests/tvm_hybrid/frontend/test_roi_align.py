@@ -1,4 +1,4 @@
-"""RoiAlign: means and largest samples, as many as an attribute says or as the region wants."""
+"""RoiAlign: means and maxima; an attribute or the region's size sets the number of samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .models import f32, make_model, onnxruntime_run, random
 from .test_values import declared, run
 
 REGIONS = np.array([[1, 2, 7.5, 6], [0, 0, 3, 9], [-3, -2, 20, 20], [4, 4, 4, 4]], np.float32)
-"""Inside, beyond the edges, and of no extent."""
+"""Regions inside, beyond the edges, and without extent."""
 
 
 @pytest.mark.sampled
@@ -26,7 +26,7 @@ REGIONS = np.array([[1, 2, 7.5, 6], [0, 0, 3, 9], [-3, -2, 20, 20], [4, 4, 4, 4]
 @pytest.mark.parametrize("ratio", [0, 2])
 @pytest.mark.parametrize("channels", [3, 17])
 def test_all_forms(channels: int, ratio: int, mode: str, opset: int) -> None:
-    """A scale comes before half a pixel."""
+    """The scale is applied before the half-pixel shift."""
     feeds = {"x": random(2, channels, 10, 10), "r": REGIONS, "b": np.array([0, 1, 1, 0])}
     node = helper.make_node("RoiAlign", list(feeds), ["y"], mode=mode, sampling_ratio=ratio,
                             spatial_scale=0.5, output_height=3, output_width=2)  # fmt: skip
@@ -37,11 +37,11 @@ def test_all_forms(channels: int, ratio: int, mode: str, opset: int) -> None:
         run(model, feeds)[0], onnxruntime_run(model, feeds)[0], rtol=1e-5, atol=2.4e-5
     )
     bad = {**feeds, "r": np.full((4, 4), np.nan, np.float32), "b": np.array([9, -9, 2**31, 0])}
-    assert np.isfinite(run(model, bad)[0]).all()  # nothing from outside
+    assert np.isfinite(run(model, bad)[0]).all()  # reads nothing from outside
 
 
 def dynamic(mode: str, **attributes: Any) -> onnx.ModelProto:
-    """Of images of any size, four channels each, and any number of regions."""
+    """RoiAlign of dynamic images with four channels, and dynamically many regions."""
     build = OnnxBuilder(16)
     x = build.input("x", ["n", 4, "h", "w"])
     regions = build.input("r", ["count", 4])
@@ -54,7 +54,7 @@ def dynamic(mode: str, **attributes: Any) -> onnx.ModelProto:
 
 def sampled(x: NDArray[np.float32], region: tuple[float, ...], bins: tuple[int, int],
             ratio: int) -> list[list[NDArray[np.float64]]]:  # fmt: skip
-    """The weighted pixels of each bin, [samples, 4, channels], by the definition."""
+    """Weighted pixels of each bin by definition, [samples, 4, channels]."""
     left, top, right, bottom = (edge - 0.5 for edge in region)
     sides = []
     for first, last, count in zip((top, left), (bottom, right), bins, strict=True):
@@ -101,7 +101,7 @@ def test_one_kernel_for_all_sizes_with_channels_last(mode: str, ratio: int) -> N
                 [each.sum(1).mean(0) if mode == "avg" else each.max((0, 1)) for each in row]
                 for row in bins
             ])  # fmt: skip
-            # Places up to 20, of 24 bits; slopes up to 8 along two axes.
+            # Positions up to 20, with 24 bits; slopes up to 8 along two axes.
             np.testing.assert_allclose(got[number], reduced.transpose(2, 0, 1), rtol=0, atol=4e-5)
 
 

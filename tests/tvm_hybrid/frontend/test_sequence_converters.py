@@ -1,4 +1,4 @@
-"""Running sums and products, reversed sequences and caches, form by form."""
+"""Running sums and products, reversed sequences and caches, each in all forms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def many(
     nodes: list[onnx.NodeProto], feeds: dict[str, NDArray], like: NDArray,
     constants: dict[str, Any] | None = None,
 ) -> list[NDArray]:  # fmt: skip
-    """The results of many nodes in one model, each with an output like an array."""
+    """Results of many nodes in one model, each with an output declared like `like`."""
     inputs = [declared(name, array) for name, array in feeds.items()]
     outputs = [declared(node.output[0], like) for node in nodes]
     model = make_model(nodes, inputs, outputs, constants, NEWEST)
@@ -38,7 +38,7 @@ FLAGS = list(itertools.product((0, 1), (0, 1), (0, -1, 1)))
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["CumSum", "CumProd"])
 def test_scans(op: str, dtype: str) -> None:
-    """Both directions, with and without the element itself; products of integers wrap."""
+    """Both directions, inclusive and exclusive; integer products wrap."""
     x = (random(3, 4, 5) * np.float32(3)).astype(np.int64).astype(np.dtype(dtype))
     if dtype.startswith("float"):
         x[1, 1, 1], x[2, 2, 2] = np.inf, np.nan
@@ -57,7 +57,7 @@ def test_scans(op: str, dtype: str) -> None:
             found = (np.cumsum if op == "CumSum" else np.cumprod)(moved, 0, dtype=wide)
         wanted.append(np.moveaxis(found[:: -1 if reverse else 1], 0, axis).astype(x.dtype))
     axes = {f"a{axis}": np.array(axis) for axis in (0, -1, 1)}
-    # The order of additions and multiplications is given, so every rounding is too.
+    # The order of additions and multiplications is fixed, so every rounding is, too.
     for got, exact in zip(many(nodes, {"x": x}, x, axes), wanted, strict=True):
         np.testing.assert_array_equal(got.astype(wide), exact.astype(wide))
 
@@ -65,7 +65,7 @@ def test_scans(op: str, dtype: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "bfloat16"])
 def test_reversed_sequences(dtype: str) -> None:
-    """Every length; one beyond the sequence, which only bad feeds have, reads nothing foreign."""
+    """Every length; a length beyond the sequence, a bad feed, reads no foreign memory."""
     x = random(4, 6, 2).astype(np.dtype(dtype))
     lengths = np.array([0, 1, 4, 6])
     for batch in (0, 1):
@@ -93,7 +93,7 @@ def test_caches(starts: list[int] | None, axis: int) -> None:
         helper.make_node("TensorScatter", list(feeds), [mode], mode=mode, axis=axis)
         for mode in ("linear", "circular")
     ]
-    # Circular writes may begin anywhere; linear ones that leave the cache are not defined.
+    # Circular writes may begin anywhere; linear writes that leave the cache are undefined.
     offsets = {"linear": starts or [0, 0, 0], "circular": starts or [0, 0, 0]}
     for node, got in zip(nodes, many(nodes, feeds, past), strict=True):
         wanted = past.copy()
@@ -131,7 +131,7 @@ def test_what_is_refused(
 
 
 def test_narrow_floats_are_not_summed_in_their_type() -> None:
-    """4096 ones are 4096, not 256."""
+    """A sum of 4096 ones is 4096, not 256."""
     x = np.ones(4096, ml_dtypes.bfloat16)
     model = make_model([helper.make_node("CumSum", ["x", "a"], ["y"])], [declared("x", x)],
                        [declared("y", x)], {"a": np.array(0)}, NEWEST)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Attention and RotaryEmbedding of opset 23 against ONNX's reference."""
+"""Attention and RotaryEmbedding of opset 23 compared with ONNX's reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_standard_rotary_embedding() -> None:
 
 
 def test_standard_attention() -> None:
-    """Rows that see no key are among them: they are 0."""
+    """Includes rows that see no key: their result is 0."""
     g = Forms("Attention", "", 23)
     q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
     q4, k4, v4 = (
@@ -63,7 +63,7 @@ def test_standard_attention() -> None:
 
 
 def test_scores_as_an_output_windows_and_lengths() -> None:
-    """Behind a window of two keys, queries see nothing: they are 0."""
+    """Behind a window of two keys, queries see nothing: their result is 0."""
     g = Forms("Attention", "", 25)
     q, k, v = (
         g.feed(random(B, n, t, D, seed=i)) for i, (n, t) in enumerate(((4, S), (2, 7), (2, 7)))
@@ -82,8 +82,10 @@ def test_scores_as_an_output_windows_and_lengths() -> None:
 
 
 def test_attention_in_bfloat16() -> None:
-    """Scores are float32; the operands, the probabilities and the result are rounded: 2^-9 each of
-    numbers up to 3, the probabilities adding to 1."""
+    """Scores are float32; operands, probabilities and the result are rounded by 2^-9 each.
+
+    Numbers are up to 3, and probabilities add up to 1.
+    """
     shape = (B, N, S, D)
     arrays = {n: random(*shape, seed=i).astype(ml_dtypes.bfloat16) for i, n in enumerate("qkv")}
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
@@ -100,7 +102,7 @@ def test_attention_in_bfloat16() -> None:
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 2**-45), ("float32", 2**-18)])
 def test_a_softmax_in_float64(dtype: str, bound: float) -> None:
-    """A row that sees nothing is among them. Sums of up to 8 products near 1, in float64 or float32
+    """Covers a row that sees nothing. Sums of up to 8 products near 1, in float64 or float32
     before and behind the softmax."""
     shape = (B, N, S, D)
     feeds = {n: random(*shape, seed=i).astype(dtype) for i, n in enumerate("qkv")}

@@ -1,7 +1,7 @@
-"""A small text-to-speech model: the length of its signal is found in data, by predicted durations.
+"""A small text-to-speech model: predicted durations give the length of its signal.
 
-Each id lasts some frames. A decoder makes 240 samples of a frame, beside a source signal whose
-spectrum it adds, of STFT; the output is a signal and its spectrum, of a convolution.
+Each id lasts some frames. A decoder makes 240 samples per frame and adds the STFT spectrum of a
+source signal. Outputs are a signal and its spectrum by a convolution.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CHANNELS, WINDOW, STEP = 4, 8, 2
 
 
 class Speech:
-    """The parts of the model; weights are random numbers of one seed."""
+    """Parts of the model; weights are random numbers from one seed."""
 
     def __init__(self) -> None:
         self.build = OnnxBuilder()
         self._numbers = np.random.default_rng(3)
 
     def weights(self, *shape: int) -> str:
-        """Numbers by which sums of so many terms stay near 1."""
+        """Random weights for which sums of this many terms stay near 1."""
         scale = np.sqrt(np.prod(shape[1:]))
         return self.build.constant(self._numbers.standard_normal(shape) / scale, np.float32)
 
@@ -33,7 +33,7 @@ class Speech:
         return self.build.constant(values, np.int64)
 
     def frames(self) -> str:
-        """[1, channels, frames]: the embedding of each id as often as its duration says."""
+        """[1, channels, frames]: each id's embedding, repeated by its predicted duration."""
         node, number = self.build.node, self.build.constant
         ids = self.build.input("ids", [1, "T"], np.int64)
         embedded = node("Gather", self.weights(20, CHANNELS), ids, axis=0)
@@ -51,7 +51,7 @@ class Speech:
         return node("MatMul", x, node("Cast", inside, to=1))
 
     def source(self, frames: str) -> str:
-        """[1, 1, 240 * frames]: the sine of a phase that is summed up at every 120th sample."""
+        """[1, 1, 240 * frames]: the sine of a phase that is accumulated at every 120th sample."""
         node = self.build.node
         pitch = node("Conv", frames, self.weights(1, CHANNELS, 3), pads=[1, 1])
         plain = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -67,13 +67,13 @@ class Speech:
         return self.build.node("Resize", x, "", scales, **attributes)
 
     def _padded(self, signal: str) -> tuple[str, NDArray]:
-        """A signal with half a window on both sides, and the window."""
+        """A signal padded by half a window on both sides, and the window."""
         half = WINDOW // 2
         pads = self.integers(0, 0, half, 0, 0, half)
         return self.build.node("Pad", signal, pads, mode="edge"), np.hanning(WINDOW + 1)[:-1]
 
     def spectrum(self, signal: str) -> str:
-        """[1, 10, samples / 2 + 1], of a signal [1, 1, samples], as PyTorch exports it."""
+        """[1, 10, samples / 2 + 1] for a signal [1, 1, samples], as PyTorch exports it."""
         node, (padded, window) = self.build.node, self._padded(signal)
         plain = node("Squeeze", padded, self.integers(1))  # [1, samples]
         step, weights = self.build.constant(STEP, np.int64), self.build.constant(window, np.float32)
@@ -82,7 +82,7 @@ class Speech:
         return node("Reshape", parts, self.integers(1, WINDOW + 2, -1))
 
     def convolved_spectrum(self, signal: str) -> str:
-        """The same by a convolution."""
+        """The spectrum of a signal, computed by a convolution."""
         padded, window = self._padded(signal)
         angles = np.outer(np.arange(WINDOW // 2 + 1), np.arange(WINDOW)) / WINDOW
         root = np.exp(-2j * np.pi * angles) * window
@@ -91,7 +91,7 @@ class Speech:
         return self.build.node("Conv", padded, weights, strides=[STEP])
 
     def signal(self, frames: str, spectrum: str) -> str:
-        """[1, 1, 240 * frames]."""
+        """The decoded signal, [1, 1, 240 * frames]."""
         node = self.build.node
         x = node("ConvTranspose", frames, self.weights(CHANNELS, CHANNELS, 4), strides=[2],
                  pads=[1, 1])  # fmt: skip
@@ -116,7 +116,7 @@ def speech() -> onnx.ModelProto:
 
 
 def check(got: NDArray, wanted: NDArray) -> None:
-    """Ten layers of at most 64 additions, each with a rounding of 2^-24 in both programs."""
+    """Ten layers of at most 64 additions; both programs round each by 2^-24."""
     assert got.shape == wanted.shape
     atol = 2 * 10 * 64 * 2.0**-24 * float(np.abs(wanted).max())
     np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
@@ -133,4 +133,4 @@ def test_speech_of_several_lengths() -> None:
         for got, wanted in zip(results, peer.run(None, {"ids": ids}), strict=True):
             check(got, wanted)
         lengths.add(results[0].shape[2])
-    assert len(lengths) == 4  # which the ids tell, not their number
+    assert len(lengths) == 4  # lengths depend on the ids, not only on their number

@@ -1,4 +1,4 @@
-"""TfIdfVectorizer of integers against ONNX Runtime."""
+"""TfIdfVectorizer of integers compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_hybrid.frontend import import_onnx
 from .models import f32, make_model, onnxruntime_run, run_imported
 from .test_values import declared
 
-# Two 1-grams, three 2-grams and two 3-grams, and the columns in which they are counted.
+# Two 1-grams, three 2-grams and two 3-grams, and the columns that count them.
 POOL = [1, 3, 0, 1, 1, 1, 2, 3, 1, 2, 1, 3, 3, 0]
 STARTS, COLUMNS = [0, 2, 8], [3, 1, 0, 7, 2, 5, 4]
 WEIGHTS = {"weights": [0.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]}
@@ -41,7 +41,7 @@ def model_of(x: np.ndarray, **attributes: Any) -> onnx.ModelProto:
 @pytest.mark.parametrize("lengths", [(1, 3), (2, 2), (1, 1), (3, 3)])
 @pytest.mark.parametrize("weights", [{}, WEIGHTS])
 def test_counts(mode: str, lengths: tuple[int, int], weights: dict[str, list[float]]) -> None:
-    """Rows and a single one, longer and shorter than an n-gram with skips."""
+    """Several rows and one, longer and shorter than an n-gram with skips."""
     rng = np.random.default_rng(0)
     for x in (rng.integers(0, 4, (3, 9), np.int32), rng.integers(0, 4, 4, np.int64)):
         model = model_of(x, mode=mode, min_gram_length=lengths[0], max_gram_length=lengths[1],

@@ -1,4 +1,4 @@
-"""torch modules, and quantised ones, given to `tvm_hybrid.compile`."""
+"""torch modules and quantised ones, compiled by `tvm_hybrid.compile`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ nn = torch.nn
 
 
 class Scaled(nn.Module):  # type: ignore[misc, name-defined]
-    """A product with a factor that may be given."""
+    """A product with an optional factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,20 +59,20 @@ def test_executables_keep_values_of_their_own() -> None:
 
 
 def test_images_resized_by_no_whole_factor() -> None:
-    given = [{"size": (7, 13)}, {"scale_factor": 1.4}]  # 4 * 1.4 is no size: torch keeps the factor
+    given = [{"size": (7, 13)}, {"scale_factor": 1.4}]  # torch keeps 4 * 1.4, which is no size
     options = [{"mode": mode, **each} for mode in ("nearest", "bilinear") for each in given]
     model = Resized(options).eval()
     x = torch.randn(1, 2, 4, 6)
     executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
     for found, wanted in zip(executable.main(x), model(x), strict=True):
         torch.testing.assert_close(torch.from_dlpack(found), wanted, atol=1e-5, rtol=1e-5)
-    # Sizes say where pixels lie: two resizes stay whole, two are gathers.
+    # Sizes determine the pixel positions: two resizes stay whole, two are gathers.
     names = [decision.op for decision in executable.explain()]
     assert sum("resize2d" in name for name in names) == 2
 
 
 class Resized(nn.Module):  # type: ignore[misc, name-defined]
-    """An image in several other sizes."""
+    """Resizes an image to several sizes."""
 
     def __init__(self, options: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Resized(nn.Module):  # type: ignore[misc, name-defined]
 def test_dynamic_images_resized_by_exact_factors() -> None:
     options = [
         *({"scale_factor": 2.0, "mode": mode} for mode in ("nearest", "bilinear")),
-        {"scale_factor": 1.5},  # of an odd height, a part is lost
+        {"scale_factor": 1.5},  # a part of the odd height is lost
         {"size": (9, 5), "mode": "bilinear"},
     ]
     model = Resized(options).eval()
@@ -116,7 +116,7 @@ def test_a_factor_that_torch_rounds_is_refused_for_dynamic_sizes() -> None:
 
 
 class Counter(nn.Module):  # type: ignore[misc, name-defined]
-    """Changes a buffer."""
+    """A module that changes a buffer."""
 
     def __init__(self) -> None:
         super().__init__()

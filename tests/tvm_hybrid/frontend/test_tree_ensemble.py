@@ -1,4 +1,4 @@
-"""TreeEnsemble against a walk down each tree."""
+"""TreeEnsemble compared with a walk down each tree."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TARGETS = 3
 
 
 def trees(seed: int, modes: list[int], dtype: str = "float32") -> dict[str, Any]:
-    """Three trees of random forms, whose splits and members are halves."""
+    """Three random trees whose splits and members are multiples of 1/2."""
     rng = np.random.default_rng(seed)
     nodes: list[dict[str, Any]] = []
     leaves: list[tuple[float, int]] = []
     members: list[float] = []
 
     def grow(depth: int) -> tuple[int, int]:
-        """The number of a leaf or a node, and whether it is a leaf."""
+        """The index of a leaf or a node, and whether it is a leaf."""
         if depth == 0 or (depth < 3 and rng.random() < 0.3):
             leaves.append((float(rng.integers(-8, 9)) / 2, int(rng.integers(TARGETS - 1))))
             return len(leaves) - 1, 1
@@ -110,7 +110,7 @@ def walk(attributes: dict[str, Any], x: NDArray, aggregate: int) -> NDArray:
 @pytest.mark.parametrize("aggregate", [0, 1, 2, 3])
 @pytest.mark.parametrize("modes", [[0], [1, 2, 3], [4, 5, 6]])
 def test_walks(modes: list[int], aggregate: int) -> None:
-    """Halves are exact in float32, and so are their sums; a mean is rounded once."""
+    """Multiples of 1/2 and their sums are exact in float32; a mean is rounded once."""
     attributes = trees(len(modes) + aggregate, modes)
     x = np.random.default_rng(0).integers(-3, 4, (9, 4)).astype(np.float32) / np.float32(2)
     x[2, :2], x[5, 1:] = np.nan, np.nan

@@ -1,4 +1,4 @@
-"""Operators on the values that TVM's importer leaves open; kernels and folding agree."""
+"""Operators on values that TVM's importer does not define; kernels and folding agree."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ FLOATS = [sign * x for x in (*FLOATS, *POWERS) for sign in (1, -1)]
 
 
 def declared(name: str, array: NDArray) -> Declaration:
-    """An input or output like an array."""
+    """An input or output declared like an array."""
     return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
-    """By the whole compiler."""
+    """Runs a model through the whole compiler."""
     return tvm_hybrid.InferenceSession(model, num_threads=1, records=[]).run(None, feeds)
 
 
 def one(op: str, feeds: dict[str, NDArray], dtype: DTypeLike = None, opset: int = 17,
         **attributes: Any) -> onnx.ModelProto:  # fmt: skip
-    """A model of one node of the feeds, with an output like the first one."""
+    """A model of one node on the feeds; its output is declared like the first feed."""
     first = next(iter(feeds.values()))
     output = first.astype(dtype or first.dtype)
     node = helper.make_node(op, list(feeds), ["y"], **attributes)
@@ -51,7 +51,7 @@ def one(op: str, feeds: dict[str, NDArray], dtype: DTypeLike = None, opset: int 
 
 
 def folded(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
-    """What becomes of the model if its inputs are constant."""
+    """The constant results if all inputs are constant."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.input[:]
@@ -63,7 +63,7 @@ def folded(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
 
 
 def casts(source: str, count: int, dtypes: tuple[str, ...]) -> onnx.ModelProto:
-    """One Cast to each type."""
+    """A model with one Cast to each type."""
     codes = [helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in dtypes]
     nodes = [helper.make_node("Cast", ["x"], [d], to=c) for d, c in zip(dtypes, codes, strict=True)]
     outputs = [(dtype, code, [count]) for dtype, code in zip(dtypes, codes, strict=True)]
@@ -73,14 +73,14 @@ def casts(source: str, count: int, dtypes: tuple[str, ...]) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("source", ["float32", "float64", "float16"])
 def test_a_float_that_the_integer_type_cannot_hold(source: str) -> None:
-    """ONNX Runtime's result in its vectors; to uint32, what is left of them gets another one."""
+    """ONNX Runtime's result in full vectors; its tail of uint32 differs."""
     dtypes = (*INTEGERS, "bool")
     with np.errstate(over="ignore"):
         values = np.array(FLOATS, source)
     vectors = casts(source, 64, dtypes)
     each = [onnxruntime_run(vectors, {"x": np.repeat(x, 64)}) for x in values]
     wanted = [np.stack(results)[:, 0] for results in zip(*each, strict=True)]
-    feeds = {"x": np.repeat(values, 33)}  # each in full vectors and in the rest of them
+    feeds = {"x": np.repeat(values, 33)}  # each value in full vectors and in the tail
     model = casts(source, feeds["x"].size, dtypes)
     for results in (run(model, feeds), folded(model, feeds)):
         for dtype, got, exact in zip(dtypes, results, wanted, strict=True):
@@ -90,7 +90,7 @@ def test_a_float_that_the_integer_type_cannot_hold(source: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_a_cast_behind_a_product(dtype: str) -> None:
-    """In the kernel of the product; no NaN, which the product would spread."""
+    """The cast runs in the product's kernel; there is no NaN, which the product would spread."""
     x = np.zeros((len(FLOATS), 4), np.float32)
     x[:, 0] = np.nan_to_num(FLOATS, nan=7.9, posinf=1e30, neginf=-1e30)
     nodes = [
@@ -134,7 +134,7 @@ def test_shifts_by_more_than_there_are_bits(dtype: str, direction: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_remainders_of_floats(dtype: str) -> None:
-    """fmod=0 has the sign of the divisor, zeros too, and 1 that of the dividend."""
+    """fmod=0 has the divisor's sign, also for zeros, and fmod=1 the dividend's."""
     special = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 5.5, -5.5, 1e-3, np.inf, -np.inf, np.nan]
     x, y = (side.ravel().astype(dtype) for side in np.meshgrid(special, special))
     feeds = {"x": x, "d": y}
@@ -172,7 +172,7 @@ def test_the_largest_of_integers(dtype: str, largest: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_largest_of_rows_with_nan(dtype: str) -> None:
-    """NaN is greater than all numbers, zeros of both signs are equal; the first of equals wins."""
+    """NaN exceeds all numbers, both zeros are equal; the first of equal elements is selected."""
     row = [1.0, -0.0, np.nan, 0.0, -np.inf, np.inf, 1.0, -2.0, -np.nan, 5e-324, -1.0, -2.0]
     x = np.array([row, row[::-1]], dtype)
     nodes, outputs = [], []
@@ -202,7 +202,7 @@ def test_space_to_depth(mode: str) -> None:
 
 @pytest.mark.parametrize("value", ["x", "c"])
 def test_training_is_refused(value: str) -> None:
-    """Of an input, and of a constant, which is not folded by a random mask."""
+    """The mode is an input or a constant, which must not be folded with a random mask."""
     nodes = [
         helper.make_node("Dropout", [value, "ratio", "training"], ["h"]),
         helper.make_node("Add", ["h", "x"], ["y"]),

@@ -1,4 +1,4 @@
-"""Weights of 8 bits and fewer with a scale per block: against ONNX Runtime, and how they stay."""
+"""Weights of at most 8 bits with a scale per block: compared with ONNX Runtime, and kept packed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICROSOFT = "com.microsoft"
 
 
 def packed(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Along the last axis, the first number in the lowest bits."""
+    """Packs numbers along the last axis, the first number in the lowest bits."""
     per_byte = 8 // bits
     short = -numbers.shape[-1] % per_byte
     padded = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, short)])
@@ -33,7 +33,7 @@ def packed(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 def nbits_model(
     bits: int, block: int, depth: int, zero_points: str, bias: bool, flat: bool = False
 ) -> tuple[onnx.ModelProto, NDArray[np.float64]]:
-    """x[2, 3, depth] -> MatMulNBits -> y[2, 3, 24], and the weight it stands for."""
+    """x[2, 3, depth] -> MatMulNBits -> y[2, 3, 24], and the dequantised weight."""
     rng = np.random.default_rng(7)
     columns, blocks = 24, -(-depth // block)
     numbers = rng.integers(0, 1 << bits, (columns, blocks, block)).astype(np.uint8)
@@ -70,14 +70,14 @@ def test_matmul_nbits(bits: int, block: int, depth: int, bias: bool, zero_points
     wanted = x.astype(np.float64) @ weight
     if bias:
         wanted += random(24)
-    # Every product and sum rounds float32 once: depth * 2^-23 of sums below 100 * |weight| is
-    # far above what is seen.
+    # Every product and sum rounds float32 once: depth * 2^-23 of sums below 100 * |weight| is far
+    # above the measured error.
     bound = depth * 2.0**-23 * float(np.abs(x).max() * np.abs(weight).sum(0).max())
     imported = compare(model, {"x": x}, [wanted.astype(np.float32)], rtol=0, atol=bound)
     found = operators(imported)
     assert found["matmul"] == found["multiply"] == 1
     assert found["subtract"] == (zero_points != "none")
-    # One byte per number, nothing in float but scales and zero points.
+    # One byte per number; only scales and zero points are floats.
     floats = sum(np.prod(shape) for shape, dtype in constants_of(imported) if dtype == "float32")
     assert floats <= 2 * 24 * -(-depth // block) + 24
     bytes_ = [(s, t) for s, t in constants_of(imported) if t in ("int8", "uint8") and len(s) == 3]
@@ -96,9 +96,9 @@ def test_matmul_nbits_as_onnxruntime_computes_it(zero_points: str) -> None:
 @pytest.mark.isa("avx512_vnni")
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
 def test_accuracy_levels(zero_points: str) -> None:
-    """Level 4 permits activations of int8, which are a 254th of a block's largest number off.
+    """Level 4 permits int8 activations, with an error of 1/254 of a block's largest number.
 
-    ONNX Runtime's integers and scales of blocks are the same.
+    ONNX Runtime uses equal integers and block scales.
     """
     model, weight = nbits_model(4, 32, 256, zero_points, bias=False)
     x = random(2, 3, 256)
@@ -130,7 +130,7 @@ def test_activations_stay_f32_without_vnni(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_flat_scales_and_zero_points() -> None:
-    """As older exporters store them."""
+    """Flat arrays, as older exporters store them."""
     model, weight = nbits_model(4, 32, 64, "packed", bias=False, flat=True)
     x = random(2, 3, 64)
     bound = 64 * 2.0**-23 * float(np.abs(x).max() * np.abs(weight).sum(0).max())
@@ -139,7 +139,7 @@ def test_flat_scales_and_zero_points() -> None:
 
 
 def changed(model: onnx.ModelProto | None = None, **change: Any) -> onnx.ModelProto:
-    """A MatMulNBits with another attribute, input or constant."""
+    """A MatMulNBits with a changed attribute, input or constant."""
     model = model or nbits_model(4, 32, 64, "packed", bias=False)[0]
     node = model.graph.node[0]
     for key, value in change.items():
@@ -211,7 +211,7 @@ def test_blocked_dequantize_linear(depth: int, block: int, dtype: str, zero_poin
     offsets = integers(blocks, 10, dtype=dtype, seed=2) if zero_point else None
     model = blocked(weight, scale, offsets, 0, block)
     feeds = {"x": random(3, depth)}
-    # Terms of up to 255 * 0.02 * 3, depth of them.
+    # Terms of up to 255 * 0.02 * 3; a sum has depth of them.
     atol = depth * depth * 15 * 2.0**-24
     imported = compare(model, feeds, reference(model, feeds), rtol=0, atol=atol)
     assert ((blocks, block, 10), dtype) in constants_of(imported)
@@ -220,7 +220,7 @@ def test_blocked_dequantize_linear(depth: int, block: int, dtype: str, zero_poin
 
 
 def test_a_transposed_blocked_weight() -> None:
-    """[N, K] with blocks along K, as exporters of torch write it: no transpose is left."""
+    """[N, K] with blocks along K, as torch exporters write it: no transpose remains."""
     scale = np.random.default_rng(1).uniform(0.01, 0.02, (10, 4)).astype(np.float32)
     weight = integers(10, 64, dtype="int8")
     offsets = integers(10, 4, dtype="int8", seed=2)
@@ -236,7 +236,7 @@ def test_a_transposed_blocked_weight() -> None:
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
 @pytest.mark.parametrize("as_node", [True, False])
 def test_weights_of_4_bits(kind: int, as_node: bool) -> None:
-    """From initialisers and from Constant nodes."""
+    """The weights are initialisers or Constant nodes."""
     low, high = (-8, 8) if kind == TensorProto.INT4 else (0, 16)
     rng = np.random.default_rng(3)
     weight, offsets = rng.integers(low, high, (32, 6)), rng.integers(low, high, (2, 6))

@@ -1,4 +1,4 @@
-"""Pools whose window is wider than the image: one window, as ONNX Runtime has it."""
+"""Pools whose window exceeds the image have one window, as in ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The door of PyTorch."""
+"""Tests of the PyTorch route."""

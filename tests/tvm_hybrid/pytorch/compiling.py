@@ -1,4 +1,4 @@
-"""Compiles functions and modules by the backend, and tells the programs that come of it."""
+"""Compiles functions and modules by the backend, and records the compiled programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _older: list[TorchProgram] = []
 def compiled(
     model: Any, dynamic: bool | None = False, fullgraph: bool = False, **options: Any
 ) -> Any:
-    """What `torch.compile` makes of a model; one thread, and an error where it would be eager."""
+    """Compiles a model with `torch.compile` on one thread; an eager fallback is an error."""
     from tvm_hybrid.pytorch.backend import tvm_hybrid as backend
 
     torch._dynamo.reset()
@@ -27,18 +27,18 @@ def compiled(
 
 
 def programs() -> list[TorchProgram]:
-    """The graphs since `compiled` was called."""
+    """Graphs compiled since the last call of `compiled`."""
     return [each for each in tvm_hybrid.torch_programs() if each not in _older]
 
 
 def only_program() -> TorchProgram:
-    """The single one."""
+    """The only program."""
     (program,) = programs()
     return program
 
 
 def check(model: Any, *inputs: Any, tolerance: float = 2e-5, **options: Any) -> TorchProgram:
-    """Compares results of all kinds with those of eager mode: values, types, shapes, strides."""
+    """Compares results with eager mode in values, types, shapes and strides."""
     with torch.no_grad():
         wanted, found = model(*inputs), compiled(model, **options)(*inputs)
     wanted, found = (each if isinstance(each, tuple) else (each,) for each in (wanted, found))

@@ -25,7 +25,7 @@ QUANTISERS = ("x86", "x86 dynamic", "xnnpack", "xnnpack dynamic")
 
 
 class Residual(nn.Module):  # type: ignore[misc, name-defined]
-    """Two convolutions with batch norms, and what came in."""
+    """Two convolutions with batch norms, and a residual."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Residual(nn.Module):  # type: ignore[misc, name-defined]
 
 
 class Encoder(nn.Module):  # type: ignore[misc, name-defined]
-    """A layer of a transformer."""
+    """A transformer encoder layer."""
 
     def __init__(self, width: int = 32, heads: int = 4) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class Encoder(nn.Module):  # type: ignore[misc, name-defined]
 
 
 def perceptron() -> tuple[Any, Any]:
-    """Three linear layers, and an input."""
+    """Three linear layers, and an example input."""
     layers = nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 8)
     return nn.Sequential(*layers).eval(), torch.randn(16, 32)
 
 
 def convolutions() -> tuple[Any, Any]:
-    """Three convolutions with batch norms, one linear layer, and an input."""
+    """Three convolutions with batch norms, one linear layer, and an example input."""
     first = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
     last = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
     model = nn.Sequential(*first, nn.MaxPool2d(2), Residual(16), *last)
@@ -77,12 +77,12 @@ def convolutions() -> tuple[Any, Any]:
 
 
 def encoder() -> tuple[Any, Any]:
-    """A layer of a transformer, and an input."""
+    """A transformer encoder layer, and an example input."""
     return Encoder().eval(), torch.randn(2, 16, 32)
 
 
 def quantised(model: Any, x: Any, quantiser: str) -> Any:
-    """What one of QUANTISERS makes of a model, calibrated by random inputs like x."""
+    """The model quantised by one of QUANTISERS and calibrated with random inputs like x."""
     dynamic = quantiser.endswith("dynamic")
     chosen: Any
     if quantiser.startswith("x86"):

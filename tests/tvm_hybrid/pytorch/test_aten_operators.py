@@ -32,13 +32,12 @@ REFUSED = [
     for each in forms
     if each.refused
 ]
-# By further tests here, in test_quantised.py and test_chosen_ranges.py, in test_buffers.py, and in
-# test_dynamic_operators.py.
+# Tested in test_quantised.py, test_chosen_ranges.py, test_buffers.py and test_dynamic_operators.py.
 TESTED_APART = {"cond", *QUANTIZED, *RECURRENT, "lift_fresh_copy.default", "true_divide.Tensor"}
 
 
 def exported(family: Family) -> tuple[Calls, Any]:
-    """A family's calls as a module, and as a program of operators that are to be imported."""
+    """A family's calls as a module, and as an exported program with the operators to import."""
     model = Calls(family).eval()
     with torch.no_grad():
         return model, decomposed(torch.export.export(model, tuple(model.inputs)))
@@ -46,7 +45,7 @@ def exported(family: Family) -> tuple[Calls, Any]:
 
 @functools.cache
 def exported_family(name: str) -> tuple[Calls, Any]:
-    """The forms of a family that are not refused."""
+    """The forms of a family that are accepted."""
     kept = {
         overload: [each for each in forms if not each.refused]
         for overload, forms in FAMILIES[name].items()
@@ -116,14 +115,14 @@ def test_sizes_that_are_known_to_differ() -> None:
 
 
 class Branches(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A branch is taken by a value."""
+    """Takes a branch that depends on a value."""
 
     def __init__(self, one: Any, other: Any) -> None:
         super().__init__()
         self.one, self.other = one, other
 
     def forward(self, x: Any) -> Any:
-        """One of the two."""
+        """Result of one of the two branches."""
         return torch.cond(x.sum() > 0, self.one, self.other, (x,))
 
 

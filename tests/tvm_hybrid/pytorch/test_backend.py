@@ -1,4 +1,4 @@
-"""torch.compile with our backend: results, what runs them, and what runs in eager mode."""
+"""torch.compile with our backend: results, kernels, and what stays in eager mode."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_perceptron_is_one_kernel() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_types(dtype: str) -> None:
     narrow = getattr(torch, dtype)
-    # One rounding of every value, of numbers of about one.
+    # One rounding of every value near one.
     check(perceptron().to(narrow), torch.randn(6, 32).to(narrow), tolerance=0.02)
 
 
@@ -159,7 +159,7 @@ def _profile(call: Any) -> Any:
 
 
 class _Count:
-    """How often operators of torch ran."""
+    """Counts the calls of torch operators."""
 
     def __init__(self, profile: Any, names: tuple[str, ...]) -> None:
         self.count = sum(each.count for each in profile.key_averages() if each.key in names)
@@ -184,7 +184,7 @@ def test_results_do_not_share_memory_with_inputs() -> None:
     copy, view = compiled(lambda x: (x.clone(), x.view(2, 2)))(x)
     copy += 1
     assert x.tolist() == [1, 1, 1, 1]
-    view += 1  # a view of the argument, as in eager mode
+    view += 1  # changes a view of the argument, as in eager mode
     assert x.tolist() == [2, 2, 2, 2]
 
 
@@ -208,7 +208,7 @@ def test_common_types() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
 def test_powers(dtype: Any) -> None:
-    """As eager mode: roots where a program gives 0.5, IEEE 754's pow where a tensor does."""
+    """As in eager mode: roots for a constant 0.5, IEEE 754's pow for a tensor."""
     numbers = [-4.0, -1.0, -0.0, 0.0, 1.0, 4.0]
     if dtype.is_floating_point:
         numbers += [-float("inf"), float("inf"), float("nan")]
@@ -252,7 +252,7 @@ def test_resized_images(arguments: dict[str, Any]) -> None:
     program = check(lambda x: F.interpolate(x, **arguments) + 1, image)
     assert program.executable is not None
     whole = any("resize" in decision.op for decision in program.executable.explain())
-    assert whole == (arguments.get("scale_factor") != 1.4)  # of which the sizes lose a part
+    assert whole == (arguments.get("scale_factor") != 1.4)  # sizes lose a fraction
 
 
 def test_parts_around_a_graph_break() -> None:

@@ -1,4 +1,4 @@
-"""Buffers and arguments that a program changes are what eager mode makes of them."""
+"""Buffers and arguments that a program changes match those of eager mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .compiling import compiled, programs  # noqa: E402
 
 
 def check(make: Callable[[], Any], *inputs: Any) -> None:
-    """Compares results, inputs and buffers with eager mode's after each of several calls."""
+    """Compares results, inputs and buffers with eager mode after each of several calls."""
     torch.manual_seed(0)
     model = make()
     other = make()
@@ -34,7 +34,7 @@ def check(make: Callable[[], Any], *inputs: Any) -> None:
                 torch.testing.assert_close(
                     one, two, atol=2e-5, rtol=2e-5, msg=lambda text, name=name: f"{name}: {text}"
                 )
-    # torch itself runs the rest of a graph that reads a number from a tensor.
+    # torch itself runs the remainder of a graph that reads a number from a tensor.
     assert all(each.taken for each in programs())
 
 
@@ -96,7 +96,7 @@ CHANGES = (_add, _copy, _slice, _other, _count, _view, _input)
 
 
 class Changing(nn.Module):  # type: ignore[misc, name-defined]
-    """Changes its buffers."""
+    """A module that changes its buffers."""
 
     def __init__(self, change: Callable[[Any, Any, Any], None]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Changing(nn.Module):  # type: ignore[misc, name-defined]
         self.register_buffer("count", torch.tensor(0))
 
     def forward(self, x: Any) -> Any:
-        """A product, and the buffer after its change."""
+        """A product, and the changed buffer."""
         y = self.linear(x)
         self.change(self, x, y)
         return y + self.values
@@ -117,7 +117,7 @@ def test_buffers_that_change(change: Callable[[Any, Any, Any], None]) -> None:
 
 
 class Cache(nn.Module):  # type: ignore[misc, name-defined]
-    """Attention of one query at a time to the keys so far."""
+    """Attention of one query at a time to all cached keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Cache(nn.Module):  # type: ignore[misc, name-defined]
             self.register_buffer(name, torch.zeros(6, 8))
 
     def forward(self, x: Any, position: Any) -> Any:
-        """The values of keys that are like the query."""
+        """The values, weighted by the similarity of keys and query."""
         query, key, value = self.project(x).split(8, -1)
         written = (torch.arange(6) == position).unsqueeze(-1)
         self.keys.copy_(torch.where(written, key, self.keys))

@@ -1,4 +1,4 @@
-"""Caches of keys and values: new rows are written where the cache lies, and nothing is copied."""
+"""Key and value caches: new rows are written in place, and nothing is copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 9
 
 
 def by_range(cache: Any, x: Any, start: Any) -> Any:
-    """As transformers' StaticLayer."""
+    """Writes the rows as transformers' StaticLayer does."""
     place = torch.arange(x.shape[2]) + start
     start.add_(x.shape[2])
     cache.index_copy_(2, place, x)
@@ -35,13 +35,13 @@ def by_index_from_the_end(cache: Any, x: Any, start: Any) -> Any:
 
 
 def by_places(cache: Any, x: Any, start: Any) -> Any:
-    """They do not follow one another."""
+    """Writes rows that are not consecutive."""
     cache.index_copy_(2, torch.arange(0, 2 * x.shape[2], 2) + start, x)
     return cache.sum(2)
 
 
 def returned(cache: Any, x: Any, start: Any) -> Any:
-    """What the caller gets is not the cache."""
+    """Returns a tensor that is not the cache."""
     new = cache.index_copy(2, start.reshape(1), x)
     cache.copy_(new)
     return new
@@ -55,7 +55,7 @@ def read_before(cache: Any, x: Any, start: Any) -> Any:
 
 @pytest.fixture
 def same(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the first result of each run of a graph is an argument itself."""
+    """Records for each run of a graph whether its first result is one of the arguments."""
     found: list[bool] = []
     run = CompiledGraph.__call__
 
@@ -112,7 +112,7 @@ def test_updates(
 
 
 def test_a_cache_that_lies_elsewhere_is_copied(same: list[bool]) -> None:
-    """Kernels read aligned memory, whose elements are consecutive."""
+    """Kernels need aligned memory with consecutive elements."""
     memory = torch.zeros(2 * 2 * ROWS * 16 + 1)
     caches = [
         memory[1:].view(2, 2, ROWS, 16),

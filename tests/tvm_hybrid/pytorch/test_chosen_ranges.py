@@ -1,4 +1,4 @@
-"""Ranges that are found when a program runs: of tensors and of rows, with torch's least scales."""
+"""Quantisation ranges found at run time, of tensors and of rows, with torch's smallest scales."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import tvm_hybrid
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("torch.ao.quantization.fx._decomposed")  # brings the operators
+pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers the operators
 nn = torch.nn
 I8 = (-128, 127, "int8")
 FORMS: dict[str, tuple[int, int, str]] = {
@@ -24,7 +24,7 @@ FORMS: dict[str, tuple[int, int, str]] = {
 
 
 class Linear(nn.Module):  # type: ignore[misc, name-defined]
-    """A linear layer whose input is quantised by a range; it may also give the integers."""
+    """A linear layer with a dynamically quantised input; it can also return the integers."""
 
     def __init__(self, form: str, whole: bool = False) -> None:
         super().__init__()
@@ -60,18 +60,18 @@ def test_the_product_is_one_of_integers(form: str) -> None:
     executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
     (product,) = (each for each in executable.explain() if "matmul" in each.op)
     assert product.taken and "u8s8s32" in product.kernel
-    # There is a kernel for one kind of range; others are found by generic code.
+    # One kind of range has a kernel; generic code finds the others.
     ranges = [each.kernel for each in executable.explain() if "quantization_range" in each.kernel]
     assert len(ranges) == (form.split(" ")[0] == "choose_qparams")
     found, wanted = torch.from_dlpack(executable.run(x.numpy())[0]), model(x)
-    # A value near a tie may become its neighbour: one step of x by the largest weight.
+    # A value near a tie may become its neighbour: one step of x times the largest weight.
     step = x.abs().max().item() / 127 * model.scales.max().item() * 127
     torch.testing.assert_close(found, wanted, atol=step, rtol=0)
     assert (found - wanted).abs().mean() < step / 50
 
 
 def test_a_kernel_that_finds_the_range_itself() -> None:
-    """It raises the scale, too."""
+    """The kernel also raises the scale to the smallest one."""
     model, x = Linear("choose_qparams").eval(), torch.randn(14, 32)
     executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
     (product,) = executable.explain()
@@ -80,14 +80,14 @@ def test_a_kernel_that_finds_the_range_itself() -> None:
         found = torch.from_dlpack(executable.run((factor * x).numpy())[0])
         step = factor * x.abs().max().item() / 127 * model.scales.max().item() * 127
         torch.testing.assert_close(found, model(factor * x), atol=step, rtol=0)
-    small = torch.full((14, 32), 2.0**-14)  # rounds to none of the least steps
+    small = torch.full((14, 32), 2.0**-14)  # rounds to 0 in all smallest steps
     assert not torch.from_dlpack(executable.run(small.numpy())[0]).any()
     assert not model(small).any()
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_scales_and_zero_points_are_torchs(form: str) -> None:
-    """Also of values that are so small that torch has a least scale for them."""
+    """Also for values so small that torch uses its smallest scale."""
     model = Linear(form, whole=True).eval()
     x = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(1))
     executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)

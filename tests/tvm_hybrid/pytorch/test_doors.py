@@ -1,4 +1,4 @@
-"""One model by torch.export, by ONNX and as TVM's nn.Module: the same kernels, results as near."""
+"""One model by torch.export, by ONNX and as TVM's nn.Module: equal kernels, equal tolerances."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tools.doors.torch_models import NAMES, TorchModel, torch_model
 pytestmark = pytest.mark.turns
 
 QUICK = ("mbconv", "gpt", "conv1d", "einsum")
-# A rounding of every tensor on the way, of numbers up to twice as large as the largest result.
+# Every intermediate tensor is rounded, with numbers up to twice the largest result.
 TOLERANCES = {"float32": 2e-6, "float16": 5e-3, "bfloat16": 4e-2}
 
 
 def cases() -> list[Any]:
-    """Every model in every type; most are slow."""
+    """Every model in every type; most cases are slow."""
     found = []
     for dtype in TOLERANCES:
         for name in NAMES:
@@ -50,7 +50,7 @@ def test_the_doors_agree(name: str, dtype: str) -> None:
 
 
 def onnx_program(name: str, model: TorchModel, dtype: str) -> Executable:
-    """The program of the ONNX door; some models cannot be written in ONNX in bfloat16."""
+    """The program by ONNX; some models cannot be written in ONNX in bfloat16."""
     try:
         program = DOORS["ONNX"](name, model, 1)
     except ShapeError as refusal:

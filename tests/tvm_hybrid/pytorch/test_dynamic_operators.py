@@ -1,4 +1,4 @@
-"""Operators that are taken apart: of dynamic sizes, and on two threads."""
+"""Decomposed operators with dynamic sizes, and on two threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.turns
 
 
 def several(x: Any, index: Any, weight: Any, offsets: Any) -> tuple[Any, ...]:
-    """What several operators make of rows and of indices of rows."""
+    """Several operators on rows and on indices of rows."""
     rows, columns = x.shape
     return (
         x.new_zeros(3, columns).index_add(0, index, x),
@@ -46,7 +46,7 @@ def test_one_program_for_all_sizes() -> None:
         index = torch.randint(0, 3, (rows,))
         inputs = torch.randn(rows, 5), index, weight, torch.tensor([0, 2, 2])
         for number, (one, other) in enumerate(zip(call(*inputs), several(*inputs), strict=True)):
-            # Sums and products of at most 12 numbers of about one.
+            # Sums and products of at most 12 numbers near one.
             message = f"result {number} of {rows} rows"
             torch.testing.assert_close(
                 one, other, atol=1e-5, rtol=1e-5, msg=lambda text, m=message: f"{m}: {text}"
@@ -55,7 +55,7 @@ def test_one_program_for_all_sizes() -> None:
 
 
 class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """Scales by the number that it holds."""
+    """Scales by a stored number."""
 
     size = 7.0
 
@@ -73,7 +73,7 @@ def test_numbers_that_are_held_open() -> None:
 
 
 def test_numbers_of_rows_outside_of_a_window() -> None:
-    """Max(0, rows - 3), as where Gemma's masks of sliding windows begin."""
+    """Max(0, rows - 3), as at the start of Gemma's sliding-window masks."""
 
     def places(x: Any) -> Any:
         return torch.arange(3) + torch.sym_max(x.shape[0] - 3, 0) + x.sum()

@@ -1,4 +1,4 @@
-"""Sizes that torch holds open: one program for all of them."""
+"""Sizes that torch treats as dynamic: one program for all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .compiling import compiled, only_program, programs  # noqa: E402
 
 
 class Attention(nn.Module):  # type: ignore[misc, name-defined]
-    """Causal attention of four heads, keys and values of two."""
+    """Causal attention with four heads and two key-value heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def test_one_program_for_all_sizes(dynamic: bool | None) -> None:
         for rows in (9, 5, 40, 6):
             x = torch.randn(rows, 16)
             torch.testing.assert_close(call(x), model(x), atol=1e-5, rtol=1e-5)
-    # torch holds a size open when it has changed once.
+    # torch treats a size as dynamic once it has changed.
     assert len(programs()) == (1 if dynamic else 2)
     assert all(each.compilations == 1 for each in programs())
     program = programs()[-1]

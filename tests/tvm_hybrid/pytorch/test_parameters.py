@@ -1,4 +1,4 @@
-"""Parameters are constants, until they change."""
+"""Parameters are constants until they change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .compiling import check, compiled, only_program, programs  # noqa: E402
 
 
 def explained(program: Any) -> list[tuple[str, str]]:
-    """What each region is, and its kernel."""
+    """Operators and kernel of each region."""
     return [(each.op, each.kernel) for each in program.executable.explain()]
 
 
@@ -53,7 +53,7 @@ def test_changes_are_seen_and_compiled_once(change: Any) -> None:
 
 
 def test_programs_do_not_share_memory_with_parameters() -> None:
-    # Changes through `data` are not seen; results are wholly those of the old values.
+    # Changes through `data` go unnoticed; results use only the old values.
     model = nn.Linear(8, 4).eval()
     call, x = compiled(model), torch.randn(3, 8)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_buffers_that_the_graph_changes_are_arguments() -> None:
 
 
 def test_inductors_freezing_changes_nothing() -> None:
-    # With it, TorchDynamo's graph holds the parameters, instead of taking them as arguments.
+    # With it, TorchDynamo's graph holds the parameters instead of taking them as arguments.
     norm = nn.BatchNorm2d(8)
     norm.running_mean.uniform_()
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU()).eval(), torch.randn(1, 3, 9, 9)

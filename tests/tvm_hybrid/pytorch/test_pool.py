@@ -1,6 +1,6 @@
-"""What torch.compile makes runs on the pool of the process, however its number of threads is said.
+"""Programs of torch.compile run on the process's pool, however the thread count is set.
 
-A process that has installed no pool yet compiles a module, whose callers come afterwards.
+A process without a pool compiles a module, which several threads then call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _layer() -> Any:
 
 
 def _program(said: str, way: str) -> tuple[int, Callable[[], object]]:
-    """Threads of a run, and a run."""
+    """Number of threads of a run, and a function that runs the program."""
     layer, x, options = _layer(), torch.from_numpy(X), SAID[said]
 
     def equal(y: Any) -> None:
@@ -67,9 +67,9 @@ def _program(said: str, way: str) -> tuple[int, Callable[[], object]]:
 
 
 def report() -> None:
-    """Prints what callers of each program leave behind."""
+    """Prints the counts after several threads called each program."""
     torch.set_num_threads(2)
-    torch.ones(1 << 20).exp()  # torch has threads of its own
+    torch.ones(1 << 20).exp()  # starts torch's own threads
     found = []
     with counted() as counts:
         for said, way in CASES:
@@ -80,7 +80,7 @@ def report() -> None:
 
 @pytest.fixture(scope="module")
 def found_in() -> Callable[[str], list[Found]]:
-    """What `report` found, by environment; one process for each."""
+    """What `report` printed, by environment; one process for each."""
 
     @functools.cache
     def found(environment: str) -> list[Found]:

@@ -1,4 +1,4 @@
-"""Models that pt2e has quantised keep 8-bit products, whichever way they come."""
+"""Models quantised by pt2e keep 8-bit products on every route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .quantising import QUANTISERS, convolutions, encoder, perceptron, quantised
 pytestmark = pytest.mark.turns
 
 QUICK = {(perceptron, "x86 dynamic"), (convolutions, "x86"), (encoder, "xnnpack")}
-PRODUCTS = {perceptron: (3,), convolutions: (4,), encoder: (4, 6)}  # 4: query, key, value are one
+PRODUCTS = {perceptron: (3,), convolutions: (4,), encoder: (4, 6)}  # 4: query, key, value merged
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_products_are_of_integers(make: Callable[[], Any], quantiser: str) -> No
 
 
 def integer_products(executable: Any) -> int:
-    """How many products and convolutions, other than in attention, there are: all of integers."""
+    """Counts products and convolutions outside attention, and checks that all are integer."""
     found = 0
     for each in executable.explain():
         products = len(re.findall(r"\b(?:matmul|conv2d)\b", each.op))
@@ -62,7 +62,7 @@ def integer_products(executable: Any) -> int:
 
 
 def largest_step(model: Any, result: Any) -> float:
-    """The largest scale of a quantised tensor, at least that of the result."""
+    """The largest scale of the quantised tensors, or the result's step if that is larger."""
     target = torch.ops.quantized_decomposed.quantize_per_tensor.default
     nodes = model.graph.find_nodes(op="call_function", target=target)
     return max([result.abs().max().item() / 127, *(node.args[1] for node in nodes)])
@@ -77,14 +77,14 @@ def test_a_range_that_is_found_when_it_runs(value: float) -> None:
             q = ops.quantize_per_tensor(x, scale, zero, *as_bytes)
             return q, zero, scale, ops.dequantize_per_tensor(q, scale, zero, *as_bytes)
 
-    # Whole numbers of steps of 1/50: no ties.
+    # Multiples of the step 1/50: no ties.
     x = torch.tensor([value, *torch.arange(-25, 230, 15) / 50])
     program = check(Rounded().eval(), x, tolerance=1e-6)
     assert program.taken
 
 
 class Quantised(nn.Module):  # type: ignore[misc, name-defined]
-    """A linear layer as pt2e's quantisers leave it."""
+    """A linear layer as pt2e's quantisers write it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def test_narrow_weights_and_a_quantised_result() -> None:
     torch.manual_seed(0)
     model, x = Quantised().eval(), torch.randn(16, 32)
     executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
-    # One step of the result's scale where a value is near a tie.
+    # One step of the result's scale if a value is near a tie.
     found = torch.from_dlpack(executable.run(x.numpy())[0])
     torch.testing.assert_close(found, model(x).detach(), atol=0.11, rtol=0)
     assert [decision.taken for decision in executable.explain()] == [True]

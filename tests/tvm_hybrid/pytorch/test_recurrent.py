@@ -1,4 +1,4 @@
-"""nn.LSTM and nn.GRU: exported, compiled, and left to eager mode as torch does by default."""
+"""nn.LSTM and nn.GRU: exported, compiled, and run in eager mode, which is torch's default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.turns
 
 
 class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
-    """Steps in both directions, and a linear one behind them."""
+    """A bidirectional recurrent layer followed by a linear layer."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
 
 
 class Stack(nn.Module):  # type: ignore[misc, name-defined]
-    """Layers of a kind; initial states, or zeros; all results, or the steps alone."""
+    """Recurrent layers with given or zero initial states; returns all results or only the steps."""
 
     def __init__(self, kind: str, only_steps: bool = False, **options: Any) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class Stack(nn.Module):  # type: ignore[misc, name-defined]
 
 
 def exported(model: Any, *inputs: Any, tolerance: float = 2e-5, **options: Any) -> list[str]:
-    """Compares results with eager mode's; the operators that templates took."""
+    """Compares results with eager mode; returns the operators that templates took."""
     executable = tvm_hybrid.compile(model, example_inputs=inputs, num_threads=1, **options)
     return ran(executable, model, *inputs, tolerance=tolerance)
 
 
 def as_numpy(tensor: Any) -> np.ndarray:
-    """NumPy knows bfloat16 by its bits alone."""
+    """A NumPy array; bfloat16 is converted through its bits."""
     if tensor.dtype != torch.bfloat16:
         return np.asarray(tensor)
     return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
@@ -65,7 +65,7 @@ def ran(executable: Any, model: Any, *inputs: Any, tolerance: float = 2e-5) -> l
     with torch.no_grad():
         wanted = model(*inputs)
     for one, other in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
-        # Sums of a few dozen products of about one, each step's rounding carried on to the next.
+        # Sums of a few dozen products near one; each step's rounding carries over to the next.
         torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
     return [each.op.split(" ")[0] for each in executable.explain() if each.taken]
 
@@ -104,8 +104,8 @@ def test_each_layer_is_one_kernel_of_all_steps(kind: str, options: dict[str, Any
 def test_layers_of_other_types(dtype: str) -> None:
     kind = getattr(torch, dtype)
     model = Stack("LSTM", num_layers=2).eval().to(kind)
-    # Eager mode rounds at each step, by half an ulp of numbers below 1; five steps, two layers,
-    # and eight roundings in each.
+    # Eager mode rounds in each step, by half an ulp of numbers below 1: five steps, two layers,
+    # eight roundings in each.
     tolerance = 1e-12 if dtype == "float64" else 80 * torch.finfo(kind).eps / 4
     taken = exported(model, torch.randn(5, 3, 6, dtype=kind), tolerance=tolerance)
     assert taken.count("recurrent") == 2
@@ -113,7 +113,7 @@ def test_layers_of_other_types(dtype: str) -> None:
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_the_batch_may_be_open(kind: str) -> None:
-    """torch's export takes the number of steps for a constant."""
+    """torch's export makes the number of steps static."""
     model = Stack(kind, num_layers=2, bidirectional=True).eval()
     batch = torch.export.Dim("batch", min=0)
     program = torch.export.export(model, (torch.randn(5, 3, 6),), dynamic_shapes={"x": {1: batch}})
@@ -123,7 +123,7 @@ def test_the_batch_may_be_open(kind: str) -> None:
 
 
 class Normed(Stack):
-    """Weights that are computed."""
+    """A layer with computed weights."""
 
     def __init__(self) -> None:
         super().__init__("GRU")

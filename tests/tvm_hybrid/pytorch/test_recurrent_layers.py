@@ -1,4 +1,4 @@
-"""Layers of torch's LSTM, GRU and RNN: what one kernel of all steps must not mistake."""
+"""torch's LSTM, GRU and RNN layers: cases that one kernel of all steps must distinguish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .test_recurrent import exported  # noqa: E402
 
 
 class Layers(nn.Module):  # type: ignore[misc, name-defined]
-    """A layer whose initial states are made in the program, each of one value."""
+    """A layer with constant initial states that the program creates."""
 
     def __init__(self, kind: str, *values: float, **options: Any) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Layers(nn.Module):  # type: ignore[misc, name-defined]
     ],
 )
 def test_results(kind: str, values: tuple[float, ...], options: dict[str, Any]) -> None:
-    """Biases of the state's gates, states of all zeros or none, and sequences before steps."""
+    """Biases of the state's gates, zero or absent initial states, and batch_first."""
     torch.manual_seed(0)
     taken = exported(Layers(kind, *values, **options).eval(), torch.randn(3, 2, 5))
     assert taken.count("recurrent") == options.get("num_layers", 1)
@@ -63,7 +63,7 @@ def test_each_layer_has_its_own_state() -> None:
 
 
 class Computed(Layers):
-    """Weights that are computed."""
+    """A layer with computed weights."""
 
     def __init__(self) -> None:
         super().__init__("GRU")

@@ -1,4 +1,4 @@
-"""Every output of models of the package transformers, compiled and in eager mode."""
+"""Every output of models of the package transformers: compiled and eager results agree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_all_outputs(make: Callable[[], Made], attention: str) -> None:
     inputs["output_hidden_states"] = True
     if attention:
         model.set_attn_implementation(attention)
-        inputs["output_attentions"] = attention == "eager"  # the other one gives none
+        inputs["output_attentions"] = attention == "eager"  # the other attention returns none
     with torch.no_grad():
         wanted = dict(tensors(model(**inputs)))
         found = dict(tensors(compiled(model)(**inputs)))
@@ -43,8 +43,8 @@ def test_all_outputs(make: Callable[[], Made], attention: str) -> None:
     assert any("hidden_states" in name for name in wanted)
     assert any("attentions" in name for name in wanted) == (attention == "eager")
     for name, tensor in wanted.items():
-        # float32: sums of at most 1200 products, one behind the other in up to 20 layers, whose
-        # roundings add up as random ones: sqrt(1200 * 20) * 2 ** -24 of the largest value.
+        # float32: sums of at most 1200 products in up to 20 successive layers. Roundings add up
+        # like random numbers: sqrt(1200 * 20) * 2 ** -24 of the largest value.
         largest = max(1.0, tensor.abs().max().item())
         torch.testing.assert_close(
             found[name],
@@ -59,7 +59,7 @@ def test_all_outputs(make: Callable[[], Made], attention: str) -> None:
 
 
 def tensors(output: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """All tensors of an output, caches of keys and values among them, by their places in it."""
+    """All tensors of an output, including key and value caches, by path."""
     if isinstance(output, torch.Tensor):
         yield name, output
     elif isinstance(output, dict):

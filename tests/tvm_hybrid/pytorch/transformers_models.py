@@ -1,4 +1,4 @@
-"""Models of the package transformers, as small as its own tests have them, and inputs for them."""
+"""Small models of the package transformers, sized as in its own tests, and their inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-Made = tuple[Any, dict[str, Any]]  # a model, the arguments of a call
+Made = tuple[Any, dict[str, Any]]  # a model and the arguments of a call
 
 WORDS = 99
 _WIDTHS = {
@@ -24,12 +24,12 @@ _LANGUAGE = {**_WIDTHS, **_OF_TEXT, "num_key_value_heads": 2, "max_position_embe
 
 
 def tokens(length: int = 7) -> Any:
-    """Two sentences."""
+    """Token ids of two sentences."""
     return torch.randint(3, WORDS, (2, length))
 
 
 def sentences() -> dict[str, Any]:
-    """Two sentences, the second one shorter."""
+    """Two sentences, the second one shorter and padded."""
     mask = torch.ones(2, 7, dtype=torch.int64)
     mask[1, 5:] = 0
     return {"input_ids": tokens(), "attention_mask": mask}
@@ -129,7 +129,7 @@ def clip() -> Made:
 
 
 def rt_detr(large: bool) -> Made:
-    """A detector in evaluation mode, none of whose weights is 0; of one level or of three."""
+    """A detector in evaluation mode without zero weights; with one level or three."""
     width, levels = (16, 3) if large else (8, 1)
     backbone = transformers.RTDetrResNetConfig(
         embedding_size=width,
@@ -162,7 +162,7 @@ def rt_detr(large: bool) -> Made:
 
 
 def vits(large: bool) -> Made:
-    """A model of speech in evaluation mode, whose noise has scale 0."""
+    """A speech model in evaluation mode with noise of scale 0."""
     count = 2 if large else 1
     config = transformers.VitsConfig(
         vocab_size=WORDS,
@@ -194,7 +194,7 @@ def vits(large: bool) -> Made:
 
 
 def _disturbed(model: Any, by: float) -> Any:
-    """A model whose weights are all different: none of its values is 0 and no two are equal."""
+    """The model with perturbed weights: no value is 0 and no two are equal."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * by)

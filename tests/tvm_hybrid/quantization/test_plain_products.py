@@ -1,4 +1,4 @@
-"""Gemm becomes MatMul and Add, whose weights ONNX Runtime's quantiser narrows."""
+"""Gemm becomes MatMul and Add, so that ONNX Runtime's quantiser quantises its weight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
 
 
 def model(**attributes: Any) -> onnx.ModelProto:
-    """x[4, 32] -> Gemm -> Relu -> Gemm without a bias -> y[4, 32], both by one weight."""
+    """x[4, 32] -> Gemm -> Relu -> Gemm without a bias -> y[4, 32]; both share one weight."""
     rng = np.random.default_rng(0)
     g = OnnxBuilder()
     weight = g.constant(rng.standard_normal((32, 32)), np.float32)
@@ -51,7 +51,7 @@ def test_what_is_excluded_stays() -> None:
     found = model(transB=1)
     plain_products(found, ("Gemm0",))
     assert [node.op_type for node in found.graph.node] == ["Gemm", "Relu", "MatMul"]
-    assert len(found.graph.initializer) == 3  # the weight is still read as it was
+    assert len(found.graph.initializer) == 3  # another node still reads the original weight
 
 
 def test_narrow_weights_of_gemms(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ def test_static_quantisation_multiplies_bytes(tmp_path: Path) -> None:
     assert any("u8s8" in kernel for kernel in kernels(tmp_path / "out.onnx"))
     rows = {row.by: row for row in report.accuracy}
     # A step of 8 bits is 1/255 of a range; two products and three quantisations of a signal that
-    # fills a third of its range make an error of some hundredths.
+    # fills a third of its range give an error of a few hundredths.
     assert 1e-4 < rows["tvm_hybrid quantised"].error < 0.1
     assert rows["tvm_hybrid float32"].error < 1e-5
     assert rows["tvm_hybrid quantised"].cosine > 0.99
     weights = onnx.load(tmp_path / "out.onnx").graph.initializer
     scales = [each for each in weights if each.name.startswith("w0") and "scale" in each.name]
-    assert [list(each.dims) for each in scales] == [[16]]  # one for each column
+    assert [list(each.dims) for each in scales] == [[16]]  # one scale for each column
 
 
 def test_dynamic_quantisation_needs_no_data(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ OPSETS = range(9, 13)
 
 @pytest.mark.parametrize("opset", OPSETS)
 def test_static_quantisation_converts_an_old_opset(opset: int, tmp_path: Path) -> None:
-    """Scales by channel are an attribute since opset 13."""
+    """Per-channel scales are an attribute since opset 13."""
     data = {"x": np.random.default_rng(1).standard_normal((3, 1, 3, 8, 8)).astype(np.float32)}
     model = convolution(opset)
     report = quantized(tmp_path, model, data=data)
@@ -100,11 +100,11 @@ def test_static_quantisation_converts_an_old_opset(opset: int, tmp_path: Path) -
     assert report.notes == [f"converted from opset {opset} to 13"]
     assert opset_of(onnx.load(tmp_path / "out.onnx")) == 13 and opset_of(model) == opset
     rows = {row.by: row for row in report.accuracy}
-    assert rows["tvm_hybrid quantised"].error < 0.1  # as of two layers above
+    assert rows["tvm_hybrid quantised"].error < 0.1  # the bound of the two layers above
 
 
 def test_operators_of_an_old_opset_keep_their_meaning(tmp_path: Path) -> None:
-    """Softmax of opset 11 is over all axes from the first on; of opset 13 over one."""
+    """Softmax of opset 11 covers all axes from the first on, of opset 13 one axis."""
     g = OnnxBuilder(11)
     rng = np.random.default_rng(0)
     x = g.input("x", (2, 3, 8))
@@ -122,7 +122,7 @@ def test_operators_of_an_old_opset_keep_their_meaning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("mode", ["dynamic", "weights"])
 def test_other_modes_take_an_old_opset(mode: str, opset: int, tmp_path: Path) -> None:
-    """They have no scales by channel as an attribute."""
+    """These modes use no per-channel scales as an attribute."""
     g = OnnxBuilder(opset)
     weight = np.random.default_rng(0).standard_normal((32, 16))
     g.output(g.node("MatMul", g.input("x", (4, 32)), g.constant(weight, np.float32)), (4, 16))
@@ -131,7 +131,7 @@ def test_other_modes_take_an_old_opset(mode: str, opset: int, tmp_path: Path) ->
 
 
 def test_an_old_opset_that_cannot_be_converted_is_refused(tmp_path: Path) -> None:
-    """ImageScaler was an experiment of ONNX; no version has it now."""
+    """ImageScaler was an experimental operator of ONNX; no version has it now."""
     model = convolution(11)
     scaled = onnx.helper.make_node("ImageScaler", ["x"], ["scaled"], scale=1.0)
     model.graph.node.insert(0, scaled)
@@ -145,7 +145,7 @@ def test_an_old_opset_that_cannot_be_converted_is_refused(tmp_path: Path) -> Non
 def test_incomplete_shapes_leave_no_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of positions that are cut to the length of the input."""
+    """The shapes are incomplete because positions are cut to the input's length."""
     g = OnnxBuilder()
     x = g.input("x", ("rows", 8))
     table = g.constant(np.ones((512, 8)), np.float32)
@@ -201,7 +201,7 @@ def test_what_cannot_be_quantised_is_refused(
 ) -> None:
     with pytest.raises(QuantizeError, match=message):
         quantized(tmp_path, two_layers(), **options)
-    assert not list(tmp_path.iterdir())  # neither the file nor a part of it
+    assert not list(tmp_path.iterdir())  # neither a file nor a part of one
 
 
 def test_a_quantised_model_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Samples to calibrate with: which files are read, and what does not fit."""
+"""Calibration samples: which files are read, and which do not fit."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def test_a_folder_of_archives_has_several_inputs(tmp_path: Path) -> None:
 
 
 def test_test_data_of_onnx(tmp_path: Path) -> None:
-    """Tensors without names go to inputs by their order."""
+    """Tensors without names are assigned to inputs by their order."""
     for number in range(2):
         folder = tmp_path / f"test_data_set_{number}"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The fixtures of the tuner's tests: records are of its toy template."""
+"""Fixtures of the tuner's tests: records belong to its toy template."""
 
 from tests.tvm_hybrid.tuning.conftest import machine, memory_folder, record, store, toy
 

@@ -1,4 +1,4 @@
-"""A record survives its line of JSON; what is not a record is refused with a reason."""
+"""A record survives its JSON line; anything else is refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing appended is lost; damage costs the damaged line and is said."""
+"""Nothing appended is lost; damage costs the damaged line and is reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_truncated_anywhere(tmp_path: Path, record: MakeRecord, data: st.DataObj
     cut = data.draw(st.integers(0, len(text)))
     path = tmp_path / "torn.jsonl"
     path.write_bytes(text[:cut])
-    # A record is whole when all but its newline is there.
+    # A record is complete even if its newline is missing.
     ends = [sum(map(len, lines[: i + 1])) - 1 for i in range(3)]
     whole = [block for block, end in zip((1, 2, 4), ends, strict=True) if cut >= end]
     file = RecordFile(path)
@@ -77,7 +77,7 @@ def test_foreign_lines_anywhere(
 
 
 def test_flipped_bits(tmp_path: Path, record: MakeRecord) -> None:
-    """A flip costs the line that it is in, two if it is the newline between them, and no more."""
+    """A bit flip costs only its line, or two lines if it hits the newline between them."""
     generator = random.Random(3)
     data = b"".join(record(block).to_line() for block in (1, 2, 4))
     path = tmp_path / "r.jsonl"
@@ -205,7 +205,7 @@ def test_a_line_that_is_being_written_is_no_damage(
 
 
 def test_a_new_file_with_the_number_of_an_old_one(tmp_path: Path, record: MakeRecord) -> None:
-    """A rewritten file may get the inode of the one before the last, and be longer."""
+    """A rewritten file may reuse the inode of an earlier file, and be longer."""
     file = filled(tmp_path / "r.jsonl", record)
     assert configs(file) == [1, 2, 4]
     with lock_of(file.path):

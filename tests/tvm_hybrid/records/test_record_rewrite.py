@@ -1,4 +1,4 @@
-"""Merging and pruning: what stays is byte by byte what it was, and nothing else goes unsaid."""
+"""Merging and pruning keep lines byte by byte and report everything that they drop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(path: Path, *lines: bytes | Record) -> Path:
 
 
 def test_merge_keeps_lines_and_their_order(tmp_path: Path, record: MakeRecord) -> None:
-    # Written by hand: spaces stay, and a last line may lack its newline.
+    # Written by hand: spaces stay, and the last line may lack its newline.
     spaced = record(2).to_line().replace(b":", b": ", 1)
     a = write(tmp_path / "a", record(1), TORN, spaced, LAYOUT)
     b = write(tmp_path / "b", NEWER, spaced, FOREIGN, LAYOUT, record(4).to_line()[:-1])
@@ -73,7 +73,7 @@ def test_prune_keeps_the_best_and_the_default(tmp_path: Path, record: MakeRecord
 
 
 def test_prune_keeps_today_s_default_too(tmp_path: Path, record: MakeRecord) -> None:
-    # 8 is the toy's formula, whatever was the default when the others were measured.
+    # 8 is the toy's formula, whatever default the other records were compared with.
     slow = record(8, 20.0, baseline_us=10.0)
     path = write(tmp_path / "r", slow, record(16, 5.0, baseline_us=10.0))
     assert prune(path, 1).kept == 2
@@ -91,7 +91,7 @@ def test_prune_keeps_what_was_confirmed(tmp_path: Path, record: MakeRecord) -> N
         made(16, 5.0, None),
         made(16, 6.0, True),
         made(32, 9.9, False),
-        made(16, 5.5, None),  # of no weight, but the newest
+        made(16, 5.5, None),  # without weight, but the newest
     )
     done = prune(path, 3)
     kept = [line.record for line in read_lines(path) if line.record]

@@ -1,4 +1,4 @@
-"""Lookup: the best record that fits, and never one that cannot be built."""
+"""Lookup: the best record that fits, never one that cannot be built."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_fastest(tmp_path: Path, toy: ModuleType, machine: Machine, record: 
 def test_quotients_count_more_than_times(
     tmp_path: Path, toy: ModuleType, machine: Machine, record: MakeRecord
 ) -> None:
-    # The second was measured while the machine was twice as fast.
+    # The second record was measured while the machine was twice as fast.
     store = store_of(tmp_path, record(16, 2.0, baseline_us=4.0), record(4, 1.5, baseline_us=2.0))
     found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=16)

@@ -1,4 +1,4 @@
-"""Many writers at once, and writers that are killed: nothing that was acknowledged is lost."""
+"""Concurrent writers and killed writers lose nothing that was acknowledged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLS = 100
 
 
 def _write_in_pieces(descriptor: int, data: bytes) -> int:
-    """As a disk that is nearly full, or a network: a kill may fall between two pieces."""
+    """Writes at most 50 bytes, like a nearly full disk: a kill may fall between two writes."""
     return system_write(descriptor, data[:50])
 
 
@@ -58,7 +58,7 @@ def test_writers_at_once(memory_folder: Path, record: MakeRecord, writers: int) 
 def test_writers_that_are_killed(
     memory_folder: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch, pieces: bool
 ) -> None:
-    """Each continues what the one before left; only what it was writing may be torn."""
+    """Each writer continues after the previous one; only the record being written may be torn."""
     file, made = RecordFile(memory_folder / "r.jsonl"), record(1, error="x" * 1000)
     generator = random.Random(3)
     if pieces:
@@ -75,7 +75,7 @@ def test_writers_that_are_killed(
         assert child.kill(generator.uniform(0.0, 0.01)) == -signal.SIGKILL
         acknowledged += child.acknowledged()
         there = numbers(file)
-        # What was written, but not acknowledged any more, may be there besides: one of each.
+        # A record that was written but not acknowledged may exist, too: one for each writer.
         assert set(there) >= set(acknowledged)
         assert len(there) == len(set(there)) <= len(acknowledged) + kill + 1
         assert len(file.damaged) <= kill + 1
@@ -86,13 +86,13 @@ def test_writers_that_are_killed(
 
 
 def test_rewriters_that_are_killed(memory_folder: Path, record: MakeRecord) -> None:
-    """The file is the old one or the new one, never half of either."""
+    """The file is the old or the new one, never a mixture."""
     file = RecordFile(memory_folder / "r.jsonl")
     generator = random.Random(5)
 
     def rewrite(acknowledge: Callable[[int], None]) -> None:
         for number in range(1_000):
-            file.append(record(8, 2.0))  # measured again: the one before goes
+            file.append(record(8, 2.0))  # measured again: replaces the earlier one
             prune(file.path)
             acknowledge(number)
 
@@ -108,7 +108,7 @@ def test_rewriters_that_are_killed(memory_folder: Path, record: MakeRecord) -> N
 
 
 def test_appending_while_others_rewrite(memory_folder: Path, record: MakeRecord) -> None:
-    """Who waited for the lock writes to the file that has the name now."""
+    """A writer that waited for the lock writes to the file that now has the name."""
     file, made = RecordFile(memory_folder / "r.jsonl"), record(1)
 
     def append(first: int) -> Callable[[Callable[[int], None]], None]:

@@ -1,4 +1,4 @@
-"""The table of microkernels: what is in it, not how fast this machine is."""
+"""The table of microkernels: its content, not this machine's speed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_the_cap_forbids_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiles_are_measured_where_the_cpu_has_them() -> None:
-    """Neither missing nor emulated ones: an emulator's speed is not the CPU's."""
+    """Missing and emulated tiles are not measured: an emulator's speed is not the CPU's."""
     tiles = [kernel for kernel in all_microkernels() if kernel.by_tiles]
     report = quick([*tiles, *SCALAR])
     here = [kernel for kernel in tiles if host_isa().includes(kernel.isa)]

@@ -1,4 +1,4 @@
-"""Statistics and turns, with a clock of our own: no test here depends on real time."""
+"""Statistics and turns, with a simulated clock: no test here depends on real time."""
 
 import gc
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_at_least_one_call_and_collection_is_restored_after_an_error() -> None:
 
 
 class Scripted:
-    """A contestant whose turns take what it is told."""
+    """A contestant whose turns take given times."""
 
     def __init__(self, log: list[str], name: str, turn: list[float], fails_at: int = -1) -> None:
         self._log, self._name, self._turn, self._left = log, name, turn, fails_at

@@ -1,4 +1,4 @@
-"""Open sizes of inputs have to fit each other, the relations of the model and its limits."""
+"""Dynamic sizes of feeds must fit each other, the model's relations and its limits."""
 
 from __future__ import annotations
 

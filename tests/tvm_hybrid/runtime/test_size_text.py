@@ -1,4 +1,4 @@
-"""Sizes in words mean the same for numbers and for variables."""
+"""Sizes in text form have one meaning for numbers and variables."""
 
 from __future__ import annotations
 

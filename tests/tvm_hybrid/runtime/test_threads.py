@@ -1,4 +1,4 @@
-"""The number of threads: what None means, and that parallel loops get exactly that many."""
+"""The number of threads: the meaning of None, and that parallel loops use exactly that many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_none_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quota(name: str, text: str, period: str = "100000") -> dict[str, str]:
-    """The files of a control group of version 1 or, if `name` begins with "2", of version 2."""
+    """Files of a control group of version 1, or of version 2 if `name` begins with "2"."""
     if name.startswith("2"):
         return {f"sys/fs/cgroup{name[1:]}/cpu.max": f"{text} {period}"}
     folder = f"sys/fs/cgroup/{name}"
@@ -75,7 +75,7 @@ def test_a_quota_bounds_the_default(
     for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(variable, raising=False)
     assert threads.default_threads() == count
-    assert threads.resolve_threads(8) == 8  # whoever names a number gets it
+    assert threads.resolve_threads(8) == 8  # an explicit number is used as given
     assert main(["doctor", "--json"]) == 0
     facts = {fact["name"]: fact["value"] for fact in json.loads(capsys.readouterr().out)}
     said = f"{cpus:g} CPUs ({tmp_path}/sys/fs/cgroup" if cpus else "none"
@@ -111,7 +111,7 @@ def test_more_than_four_for_each_cpu_are_refused_where_they_would_run(
 ) -> None:
     words = rf"at most {4 * CPUS} here.*{CPUS} CPU.*not {number}"
     assert threads.resolve_threads(4 * CPUS, here=True) == 4 * CPUS
-    # None of them looks at the model first.
+    # Each of them checks this before it looks at the model.
     for use in (tvm_hybrid.compile, tvm_hybrid.InferenceSession, tvm_hybrid.tune):
         with pytest.raises(TargetError, match=words):
             use(tmp_path / "no model", num_threads=number)
@@ -223,7 +223,7 @@ def test_each_thread_has_its_own_number() -> None:
 
 @pytest.mark.parametrize("_again", range(2))
 def test_every_test_begins_with_the_same_number_on_our_pool(_again: int) -> None:
-    """So a file of tests passes alone as it does after others."""
+    """Therefore a test file passes alone and after other files."""
     assert installed() is not None
     assert threads.current.setting.count == THREADS
-    threads.use_threads(THREADS + 1)  # which the second time is forgotten
+    threads.use_threads(THREADS + 1)  # the second run must not see this

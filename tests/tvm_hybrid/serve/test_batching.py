@@ -1,4 +1,4 @@
-"""Batches of requests, on sessions of our own."""
+"""Batches of requests, on stand-in sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 
 class Doubling:
-    """A session that gives twice its input; it refuses batches with a 13 in them."""
+    """A session that doubles its input and refuses batches that contain 13."""
 
     def __init__(self, programs: int = 1, first: Any = "n", full: bool = False) -> None:
         self.programs, self._first, self._full = [None] * programs, first, full
@@ -44,7 +44,7 @@ class Doubling:
 
 
 def inferred(session: Any, *numbers: float, max_batch: int = 8, rows: int = 1) -> list[Any]:
-    """Results or errors of requests that arrive at once, of so many rows with a number each."""
+    """Results or errors of concurrent requests, each of `rows` rows filled with its number."""
 
     async def all_of_them() -> list[Any]:
         batcher = Batcher(session, max_batch, 0.01)
@@ -71,7 +71,7 @@ def test_batches_are_no_larger_than_they_may_be() -> None:
     inferred(session, 1, 2, max_batch=1, rows=3)
     assert session.rows == [3, 3]
     session = Doubling()
-    inferred(session, 1, max_batch=2, rows=3)  # more than a batch has
+    inferred(session, 1, max_batch=2, rows=3)  # exceeds the batch size
     assert session.rows == [3]
 
 

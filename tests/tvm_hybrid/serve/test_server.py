@@ -1,4 +1,4 @@
-"""The example server: a process of its own, and clients that speak HTTP."""
+"""The example server in its own process, with HTTP clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMAND = "import sys; from tvm_hybrid_command import main; sys.exit(main())"
 
 
 class Served:
-    """The server of a model with open rows, under two names, and a client."""
+    """The server of a model with dynamic rows under two names, and a client."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         model = str(saved(folder, two_layers("rows")))
@@ -59,7 +59,7 @@ class Served:
         return found["inference_count"], found["execution_count"]
 
     def end(self) -> tuple[int, str]:
-        """Presses Ctrl-C; the exit code, and what it said then."""
+        """Sends Ctrl-C; returns the exit code and the output after it."""
         self.client.close()
         self.process.send_signal(signal.SIGINT)
         _, said = self.process.communicate(timeout=60)
@@ -68,7 +68,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that puts up to four rows together, and waits long for them."""
+    """A server that batches up to four rows and waits long for them."""
     options = ["--streams", "2", "--max-batch", "4", "--max-delay-ms", "300"]
     server = Served(tmp_path_factory.mktemp("served"), *options)
     try:
@@ -113,7 +113,7 @@ def test_requests_at_once_are_put_together_and_have_their_own_results(served: Se
         # Sums of 8 and 16 products, some of them above 10.
         assert np.allclose(found, reference(x), rtol=1e-5, atol=1e-4)
     requests, runs = served.counts()[0] - requests, served.counts()[1] - runs
-    # Six rows are more than a batch; 10 others need at least three runs.
+    # Six rows exceed a batch; 10 others need at least three runs.
     assert requests == len(feeds) and 4 <= runs < requests
 
 

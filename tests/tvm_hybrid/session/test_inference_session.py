@@ -1,4 +1,4 @@
-"""InferenceSession: what ONNX Runtime's users expect of it."""
+"""InferenceSession behaves as ONNX Runtime's users expect."""
 
 from __future__ import annotations
 
@@ -215,14 +215,14 @@ def test_no_copies_but_through_a_library(tmp_path: Path) -> None:
 
 
 def open_model() -> onnx.ModelProto:
-    """relu(x) for any number of rows."""
+    """relu(x) for a dynamic number of rows."""
     g = OnnxBuilder()
     g.output(g.node("Relu", g.input("x", ("rows", 4))), ("rows", 4))
     return g.model()
 
 
 def test_machine_code_is_made_in_the_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first run takes no longer than others; a thread of its own finds the code made."""
+    """The first run takes no longer than later runs; a thread finds the machine code ready."""
     made: list[object] = []
     monkeypatch.setattr("tvm_hybrid.executable.machine_code.emit_machine_code", made.append)
     build = OnnxBuilder()

@@ -1,4 +1,4 @@
-"""Arrays that a session reads and writes from run to run."""
+"""Arrays that a session reads and writes in every run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH = 48
 
 
 def layers(rows: int | str = "n") -> onnx.ModelProto:
-    """x: float32[rows, WIDTH] -> a product of it, and tanh of that by a kernel of TVM's."""
+    """x: float32[rows, WIDTH] -> a product of x, and its tanh by a TVM kernel."""
     build = OnnxBuilder()
     weight = np.random.default_rng(0).standard_normal((WIDTH, WIDTH))
     x = build.input("x", [rows, WIDTH])
@@ -54,7 +54,7 @@ def test_outputs_are_written_to_what_they_are_bound_to(
     for name, out in zip(names_of(session), outs, strict=True):
         binding.bind_output(name, out)
     for seed in range(3):
-        x[...] = sample(seed=seed)  # what it holds when it runs
+        x[...] = sample(seed=seed)  # what x holds at the time of the run
         session.run_with_iobinding(binding)
         for found, out, wanted in zip(
             binding.get_outputs(), outs, session.run(None, {"x": x}), strict=True
@@ -96,7 +96,7 @@ def test_only_arrays_that_kernels_cannot_use_are_copied(
 
 
 def test_caches_of_bfloat16_with_room_are_copied() -> None:
-    """TVM has no views of such tensors; the results are right all the same."""
+    """TVM has no views of such tensors, so they are copied; results are right."""
     build, dtype = OnnxBuilder(24), ml_dtypes.bfloat16
     past = build.input("past", [2, 3, "room", 8], dtype)
     new, start = build.input("new", [2, 3, 1, 8], dtype), build.input("start", [2], np.int64)
@@ -204,7 +204,7 @@ def test_dimensions_of_one_name_may_have_two_sizes() -> None:
 
 
 def two_products() -> IRModule:
-    """A product of each input; their numbers of rows are two variables of one name."""
+    """A product of each input; their row counts are two variables with one name."""
     x, y = (
         relax.Var(name, relax.TensorType((tirx.Var("n", "int64"), WIDTH), "float32"))
         for name in "xy"
@@ -226,7 +226,7 @@ def test_inputs_of_another_shape_are_refused_where_they_lie(
     binding = session.io_binding()
     for place, name in enumerate(names_of(session)):
         binding.bind_output(name, at_offset(np.empty((5, WIDTH), np.float32), 0) if place else None)
-    for start in (0, 4):  # kernels read the first where it is, and a copy of the other
+    for start in (0, 4):  # kernels read the first in place, and a copy of the second
         binding.bind_input("x", at_offset(np.zeros(shape, np.float32), start))
         with pytest.raises(FeedError, match=r"input 'x': expected .*; give an array of the shape"):
             binding.run()
@@ -243,7 +243,7 @@ def test_room_is_that_of_arrays_with_elements_of_this_size() -> None:
 @pytest.mark.parametrize(
     ("bytes_of", "outputs", "refused"),
     [
-        ([(0, 9), (2, 4), (6, 8)], {2}, True),  # behind a shorter one inside of the first
+        ([(0, 9), (2, 4), (6, 8)], {2}, True),  # behind a shorter one within the first
         ([(0, 9), (2, 4), (6, 8)], {0}, True),
         ([(0, 4), (2, 6), (6, 8)], {2}, False),
         ([(0, 9), (2, 4), (9, 12)], {2}, False),
@@ -268,7 +268,7 @@ def test_places_that_overlap(
 
 
 class Slot(NamedTuple):
-    """A slot of a `Place` that is no cache."""
+    """A slot of a `Place` without a cache."""
 
     name: str
     number: int
@@ -383,7 +383,7 @@ def test_a_session_of_programs_for_each_shape() -> None:
     build = OnnxBuilder()
     x, w = build.input("x", ["n", 4]), build.input("w", ["k", "k", 2])
     build.output(build.node("Reshape", x, build.input("shape", [2], np.int64)), None)
-    build.output(build.node("DFT", w, axis=1), None)  # of a length that has to be known
+    build.output(build.node("DFT", w, axis=1), None)  # its length must be static
     session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
     binding = session.io_binding()
     for rows in (2, 3):
@@ -404,7 +404,7 @@ def test_a_session_of_programs_for_each_shape() -> None:
         (lambda a: a[:, :, :5], True),
         (lambda a: a[:, :, :0], True),
         (lambda a: a[:1, :, :5], True),
-        (lambda a: a[:, :, 2:5], True),  # the first rows of what begins there
+        (lambda a: a[:, :, 2:5], True),  # the first rows of the array that begins there
         (lambda a: a[:, ::2, :5], False),
         (lambda a: a[:, :, ::2], False),
         (lambda a: a[..., :3], False),

@@ -1,4 +1,4 @@
-"""Programs: what threads wait for that want programs at the same time."""
+"""Programs: how threads wait that request programs concurrently."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ X = OpenTensorInfo("x", ("n",), "int64")
 MODE = OpenTensorInfo("mode", (1,), "int64")
 DECLARED = DeclaredInterface((X,), ())
 BY_SHAPE = OpenSession(DECLARED, "no template takes it", ())
-LONG = 60  # seconds, after which a test that hangs fails
+LONG = 60  # seconds until a test that hangs fails
 
 
 class Compiler:
-    """Makes a session of nothing but its shape; a shape waits until it may go on."""
+    """Makes sessions that hold only a shape; compiling a shape waits until it is released."""
 
     def __init__(self) -> None:
         self.made: list[tuple[int, ...]] = []
@@ -56,8 +56,8 @@ def test_a_shape_does_not_wait_for_another_one() -> None:
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(programs.session_for, feeds(1))
         assert begun.wait(LONG)
-        assert programs.session_for(feeds(2)).shape == (2,)  # a new one
-        assert programs.session_for(feeds(2)).shape == (2,)  # and one that is kept
+        assert programs.session_for(feeds(2)).shape == (2,)  # a new shape
+        assert programs.session_for(feeds(2)).shape == (2,)  # a kept shape
         assert not slow.done()
         may_end.set()
         assert slow.result(LONG).shape == (1,)
@@ -123,7 +123,7 @@ def test_values_that_are_found_to_be_needed_make_programs_of_their_own() -> None
 
 
 class ByMode:
-    """Makes dynamic programs for some values of `mode`, and programs of one shape for others."""
+    """Makes dynamic programs for some values of `mode`, and single-shape programs for others."""
 
     def __init__(self, *dynamic: int) -> None:
         self.dynamic = dynamic
@@ -174,7 +174,7 @@ def test_dynamic_programs_are_not_tried_for_ever() -> None:
 
 
 def test_a_program_that_was_just_used_is_found_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `InputValue` of each parameter took three quarters of a call."""
+    """Making an `InputValue` for each parameter took three quarters of a call."""
     made = ByMode(8, 16)
     for mode in (8, 16, 8, 16):  # compiled, then looked up
         made.run(1, mode)
@@ -189,7 +189,7 @@ def test_feeds_of_other_types_shapes_or_names_are_looked_at_closely() -> None:
     for mode in (8, 16, 8, 16):
         made.run(1, mode)
     eight = np.array([8])
-    with pytest.raises(FeedError, match="mode"):  # of the same bytes
+    with pytest.raises(FeedError, match="mode"):  # has equal bytes
         made.programs.session_for({**feeds(1), "mode": eight.view(np.uint64)})
     with pytest.raises(FeedError, match="mode"):
         made.programs.session_for({**feeds(1), "mode": eight.reshape(1, 1)})

@@ -1,4 +1,4 @@
-"""What a session tells while it compiles: stages to a callable, or a line on standard error."""
+"""Progress of compilation: stages reported to a callable, or a line on standard error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tvm_hybrid.session.progress import PROGRESS_VARIABLE, Progress
 
 from ..test_open_values import merged_decoder
 
-LONG = 60  # seconds, after which a test that waits for a line fails
+LONG = 60  # seconds until a test that waits for a line fails
 
 
 class Terminal(io.StringIO):
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are allowed, and come at once."""
+    """Allows progress lines, without delay."""
     monkeypatch.delenv(PROGRESS_VARIABLE)
     monkeypatch.setattr(progress, "DELAY", 0)
     monkeypatch.setattr(progress, "REFRESH", 0.001)
@@ -58,7 +58,7 @@ def wait_for(text: str, stream: io.StringIO) -> None:
 
 
 def doubled(rows: int | str) -> onnx.ModelProto:
-    """relu(x @ w) for some rows, or for any number."""
+    """relu(x @ w) for a static or dynamic number of rows."""
     build = OnnxBuilder()
     weight = build.constant(np.full((4, 4), 2, np.float32))
     build.output(
@@ -92,7 +92,7 @@ def test_the_constructor_tells_every_stage_and_the_first_run_none(
     session = InferenceSession(make(), num_threads=1, progress=told.append)
     begun = [stage for stage in told if not stage.done]
     numbers = [stage.number for stage in begun]
-    # The attempt at one program for both values of a flag ends before the first stage.
+    # The attempt to serve both values of a flag with one program ends before the first stage.
     assert numbers == [*range(1, 11)] * programs
     assert {stage.count for stage in told} == {10}
     assert begun[-1].title == "machine code"
@@ -105,7 +105,7 @@ def test_the_constructor_tells_every_stage_and_the_first_run_none(
 
 
 def test_a_run_that_compiles_tells_its_stages() -> None:
-    """Channels that are not known before inputs arrive: no dynamic program is as fast."""
+    """The channel count arrives with the inputs: a dynamic program would be slower."""
     build = OnnxBuilder()
     x, weight = build.input("x", ["n", "c", 6, 6]), build.input("weight", [2, "c", 3, 3])
     build.output(build.node("Conv", x, weight), ["n", 2, 4, 4])
@@ -122,7 +122,7 @@ def test_a_run_that_compiles_tells_its_stages() -> None:
 
 
 def test_kernels_are_counted_in_groups() -> None:
-    """More kernels than one group has: some are done before others."""
+    """There are more kernels than one group has: some are done before others."""
     build = OnnxBuilder()
     axis = build.constant(np.array(0))
     for rows in range(2, 12):
@@ -207,7 +207,7 @@ def test_a_terminal_shows_what_is_done_and_at_the_end_how_long_it_took(
     with pytest.raises(ValueError, match="inside"), Progress(None, "m.onnx", False).shown():
         wait_for("\rtvm_hybrid: compiling m.on...\x1b[K", stream)
         raise ValueError("inside")
-    assert stream.getvalue().endswith("\r\x1b[K")  # nothing stays of what failed
+    assert stream.getvalue().endswith("\r\x1b[K")  # the line of a failure is erased
 
 
 @pytest.mark.usefixtures("at_once")
@@ -230,7 +230,7 @@ def test_several_threads_share_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 
 @contextmanager
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the threads that write lines inside."""
+    """Names of the threads that write lines."""
     stream = standard_error(monkeypatch, io.StringIO())
     before, names = set(threading.enumerate()), []
     yield names
@@ -242,7 +242,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_the_line_can_be_silenced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By an argument, the variable, the session's severity, or that of all sessions."""
+    """By an argument, the variable, the session's severity, or the severity of all sessions."""
     options = SessionOptions()
     options.log_severity_level = 3
     with written(monkeypatch) as left:

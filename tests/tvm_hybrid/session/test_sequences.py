@@ -1,4 +1,4 @@
-"""Sessions of models whose inputs or outputs are sequences or optional, against ONNX Runtime."""
+"""Sessions with sequence or optional inputs and outputs, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def session_of(model: onnx.ModelProto | str, **options: Any) -> tvm_hybrid.Infer
 
 
 def check(text: str, *feeds: dict[str, Any]) -> tvm_hybrid.InferenceSession:
-    """A session that gives what ONNX Runtime does for all of these feeds."""
+    """Checks a session against ONNX Runtime for all feeds."""
     model, session = parsed(text), session_of(text)
     for each in feeds:
         found, expected = session.run(None, each), onnxruntime_run(model, each)
@@ -114,7 +114,7 @@ def test_split_of_an_older_opset(opset: int) -> None:
 
 
 def test_places_and_lengths_that_are_inputs() -> None:
-    """They are parameters: each value has a program."""
+    """Positions and lengths are parameters: each value has a program."""
     text = """
     agraph (seq(float[n]) xs, int64 place) => (float[n] y)
     {
@@ -170,7 +170,7 @@ def test_a_map_over_sequences_and_a_tensor() -> None:
 
 
 def optional_model() -> onnx.ModelProto:
-    """The input or zeros, and the input itself."""
+    """A model that returns its optional input or zeros, and the input itself."""
     tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
     optional = helper.make_optional_type_proto(tensor)
     then = helper.make_graph(

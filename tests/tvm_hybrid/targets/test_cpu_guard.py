@@ -1,4 +1,4 @@
-"""Modules that TVM itself exports refuse a CPU that lacks what their code needs."""
+"""Modules that TVM exports refuse a CPU that lacks a feature which their code needs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ routes = pytest.mark.parametrize("route", [by_name, by_run_codegen])
 
 @pytest.fixture
 def needs_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code needs what every x86-64 CPU of today has, and what none has: a reserved bit."""
+    """Code needs one feature that every x86-64 CPU has, and one that none has: a reserved bit."""
     feature = CpuFeature(FUTURE, "nonesuch", 1, 0, "edx", 10)
     monkeypatch.setitem(FEATURES, FUTURE, feature)
     monkeypatch.setattr(tensorized, "required_features", lambda *_: ("sse3", FUTURE))
@@ -108,7 +108,7 @@ def test_a_library_with_tiles_asks_linux(
 
 
 def call(*features: CpuFeature) -> None:
-    """Calls a guard that asks for these."""
+    """Calls a guard that requires the given features."""
     with pytest.MonkeyPatch.context() as patch:
         for feature in features:
             patch.setitem(FEATURES, feature.name, feature)
@@ -123,7 +123,7 @@ def test_fp16_tiles_are_asked_for_by_name_where_nothing_emulates_them(
     call(FEATURES["amx-fp16"])  # on such a CPU, or emulated
     if emulator.available():
         missing = "needs amx-fp16, which this CPU lacks"
-        other = EMULATED_LLVM_IR.replace(EMULATOR, "z" * len(EMULATOR))  # not to be found
+        other = EMULATED_LLVM_IR.replace(EMULATOR, "z" * len(EMULATOR))  # cannot be found
         monkeypatch.setattr(cpu_guard.permission, "EMULATED_LLVM_IR", other)
         guard = Guard("another CPU", ("amx-fp16",), False)
         with pytest.raises(RuntimeError, match=missing):
@@ -136,7 +136,7 @@ def test_what_every_cpu_has_is_found() -> None:
         CpuFeature("fxsr", "fxsr", 1, 0, "edx", 24),
         CpuFeature("lm", "lm", 0x80000001, 0, "edx", 29),
     )
-    call(CpuFeature("sse", "sse", 1, 0, "edx", 25, 0x2))  # its registers are saved
+    call(CpuFeature("sse", "sse", 1, 0, "edx", 25, 0x2))  # Linux saves its registers
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_linux_lists_is_found() -> None:
 
 
 def test_its_code_is_for_any_cpu() -> None:
-    """No register of AVX: the guard runs where there is none."""
+    """The guard uses no AVX register: it runs on CPUs without AVX."""
     guard = Guard("graniterapids", tuple(FEATURES), True)
     code = guard.code().inspect_source("asm")
     assert "cpuid" in code
@@ -176,13 +176,13 @@ def test_its_code_is_for_any_cpu() -> None:
 
 
 def test_a_module_that_went_both_ways_has_both_guards() -> None:
-    """Partitioned for one CPU, and the rest by our pipeline for another one."""
+    """Partitioned for one CPU; our pipeline compiles the remainder for another one."""
     parts = tvm_hybrid.partition_for_tvm_hybrid(mlp_module(), target="haswell")
     generated = relax.transform.RunCodegen()(parts)
     with Target({"kind": "llvm", "mcpu": "skylake-avx512"}):
         lowered = relax.get_pipeline("tvm_hybrid")(generated)
     kinds = [each.kind for each in lowered.attrs[EXTERNAL]]
-    assert kinds == ["llvm"] * 3  # a region, and two guards
+    assert kinds == ["llvm"] * 3  # a region and two guards
 
 
 def test_it_is_not_called_twice() -> None:
@@ -200,7 +200,7 @@ def test_it_can_be_left_out(needs_the_future: None) -> None:
     assert parts["main"].is_pure
     partitioned = tvm.compile(relax.transform.RunCodegen()(parts), target)
     pipeline = relax.get_pipeline("tvm_hybrid", check_cpu=False, native=False)
-    # TVM finds no function of an imported module in this mode.
+    # In this mode TVM finds no function of an imported module.
     compiled = relax.build(mlp_module(), target, relax_pipeline=pipeline, exec_mode="compiled")
     for executable in (partitioned, compiled):
         result = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(X))
@@ -226,7 +226,7 @@ for name, prefix in (("one", ""), ("two", "two_")):
 
 
 def test_two_system_libraries_are_linked_together(tmp_path: Path) -> None:
-    """Each has a guard, by a name of its own; the first has names without anything in front."""
+    """Each library has a guard with its own name; the first has names without a prefix."""
     archives = []
     for name, prefix in (("one", ""), ("two", "two_")):
         archives.append(str(tmp_path / f"{name}.a"))

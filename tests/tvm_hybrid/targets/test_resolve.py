@@ -1,4 +1,4 @@
-"""Names of targets, the host, and what a CPU must have."""
+"""Names of targets, the host, and the features that a CPU must have."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_cpus_with_amx_use_no_fp16_and_no_narrow_vnni(cpu: str) -> None:
             features = required_features(target)
             assert {"amx-tile", "avx512bf16", "avx512vnni"} <= set(features)
             assert not {"avx512fp16", "avxvnni"} & set(features)
-    # Elsewhere everything that LLVM knows stays.
+    # Other targets keep everything that LLVM knows.
     assert "avxvnni" in required_features(resolve_target("alderlake"))
 
 
@@ -105,7 +105,7 @@ assert not {"llvm", "haswell", "x86-64", "nocona", "znver5", "generic"} & {*map(
 
 
 def test_no_name_of_a_target_ends_the_process_or_prints() -> None:
-    """Kinds and tags of TVM's, and the CPUs of all that LLVM was built for."""
+    """Covers TVM's kinds and tags, and the CPUs of all targets that LLVM was built for."""
     done = run_python(NO_TARGET)
     assert done.returncode == 0, done.stderr
     assert not done.stdout + done.stderr
@@ -223,7 +223,7 @@ def test_a_named_machine_describes_any_target(
     assert Machine.from_target(described).call_us == 7.5
     assert {**described.attrs} == {**plain.attrs, "model": str(path)}
     assert required_features(described) == required_features(plain)
-    # Another process reads the target from its text.
+    # Another process parses the target from its text.
     assert Machine.from_target(Target(json.loads(str(described)))).call_us == 7.5
 
 

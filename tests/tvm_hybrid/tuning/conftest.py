@@ -1,4 +1,4 @@
-"""The toy template, registered only while a test that asks for it runs, and this machine."""
+"""The toy template, registered only in tests that use it, and this machine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tvm_hybrid.records.record_store import RecordStore
 
 MakeRecord = Callable[..., Record]
 
-# Tests compare lines of records that they make at different moments.
+# Tests compare lines of records that are made at different times.
 DATE = "2026-01-31T12:00:00+00:00"
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module `toy`; other tests that go over all templates do not meet it."""
+    """The module `toy`; tests that iterate over all templates do not see it."""
     monkeypatch.setattr(template, "_templates", dict(template._templates))
     module = importlib.import_module(f"{__package__}.toy")
     template._templates.setdefault(module.NAME, module.TOY)
@@ -41,7 +41,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def memory_folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory if possible: a killed process loses nothing there either, and flushing is fast."""
+    """In memory if possible: a killed process loses nothing there, and flushing is fast."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -52,14 +52,14 @@ def memory_folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def host() -> tuple[Machine, str]:
-    """This machine, serial, and its target as JSON."""
+    """This machine with one thread, and its target as JSON."""
     target = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
     return Machine.from_target(target), str(target)
 
 
 @pytest.fixture
 def record(toy: ModuleType, machine: Machine) -> MakeRecord:
-    """Makes a record of the toy, always of one date: `record(block, times_us, **changes)`."""
+    """Makes records of the toy with one fixed date: `record(block, times_us, **changes)`."""
 
     def make(block: int = 8, time_us: float = 1.0, **changes: object) -> Record:
         import msgspec
@@ -73,5 +73,5 @@ def record(toy: ModuleType, machine: Machine) -> MakeRecord:
 
 @pytest.fixture
 def store(tmp_path: Path) -> RecordStore:
-    """A store whose file is not there yet."""
+    """A store whose file does not exist yet."""
     return RecordStore(tmp_path / "r.jsonl", must_exist=False)

@@ -1,4 +1,4 @@
-"""Child: a forked process that may be killed, for tests of what must survive that."""
+"""Child: a forked process that a test may kill, for tests of data that must survive."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable
 
 SLOWEST = 120.0
-"""Seconds after which a test that hangs fails."""
+"""Seconds until a test that hangs fails."""
 
 system_write = os.write
 
 
 class Child:
-    """A forked process that does one thing and acknowledges what it finished through a pipe.
+    """A forked process that does one task and acknowledges finished parts through a pipe.
 
-    It does without TVM's threads, which it lacks.
+    It must not use TVM's threads, which it lacks.
     """
 
     def __init__(self, work: Callable[[Callable[[int], None]], None]) -> None:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            gc.disable()  # which would copy every page
+            gc.disable()  # a collection would copy every page
             code = 1
             try:
                 os.close(reading)
@@ -37,17 +37,17 @@ class Child:
         self._pipe = os.fdopen(reading, "rb")
 
     def acknowledged(self) -> list[int]:
-        """All of them, as soon as the process has ended."""
+        """All acknowledged numbers, once the process has ended."""
         with self._pipe as pipe:
-            # The last line may be torn, too.
+            # The last line may be torn.
             return [int(line) for line in pipe.read().split(b"\n")[:-1]]
 
     def wait(self) -> int:
-        """Its exit code, or the negative number of the signal that ended it."""
+        """Exit code, or the negative number of the signal that ended the process."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def kill(self, after: float) -> int:
-        """Kills it so many seconds after it has finished something; as `wait`."""
+        """Kills the process `after` seconds after its first acknowledgement; returns as `wait`."""
         assert select.select([self._pipe], [], [], SLOWEST)[0]
         time.sleep(after)
         os.kill(self.pid, signal.SIGKILL)
@@ -55,4 +55,4 @@ class Child:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    assert system_write(descriptor, data) == len(data)  # less than what a pipe takes at once
+    assert system_write(descriptor, data) == len(data)  # shorter than what a pipe takes at once

@@ -18,7 +18,7 @@ from tvm_hybrid.tuning.measuring import child_process, worker
 
 
 class ForkedWorker:
-    """As much of `subprocess.Popen` as `ChildProcess` uses."""
+    """The parts of `subprocess.Popen` that `ChildProcess` uses."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class ForkedWorker:
         self.stdin, self.stdout = os.fdopen(ask, "wb", 0), os.fdopen(answer, "rb", 0)
 
     def poll(self) -> int | None:
-        """The exit code, or the negative number of the signal that ended it; None if it lives."""
+        """Exit code or negative signal number; None if the process is alive."""
         return self._reaped(os.WNOHANG)
 
     def wait(self) -> int:
-        """The same, as soon as it has ended."""
+        """Waits for the end; returns as `poll`."""
         code = self._reaped(0)
         assert code is not None
         return code
 
     def kill(self) -> None:
-        """Ends it."""
+        """Kills the process."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -74,7 +74,7 @@ class ForkedWorker:
 
 
 def _work(arguments: Sequence[str]) -> None:
-    """What the program does; ends the process."""
+    """Runs the worker program and ends the process."""
     code = 1
     try:
         faulthandler.disable()
@@ -91,6 +91,6 @@ def _work(arguments: Sequence[str]) -> None:
 
 
 def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start costs some milliseconds, instead of the second in which TVM is imported."""
+    """Starting a worker takes milliseconds instead of the second in which TVM is imported."""
     instead = SimpleNamespace(Popen=ForkedWorker, PIPE=subprocess.PIPE)
     monkeypatch.setattr(child_process, "subprocess", instead)

@@ -1,4 +1,4 @@
-"""Regions of 8-bit integers and of bfloat16, one of every kind that the tuner may meet."""
+"""8-bit integer and bfloat16 regions, one of every kind that the tuner may meet."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def product(
     steps: tuple[EpilogueOp, ...] = (),
     **attrs: str | int,
 ) -> Region:
-    """An attention's first product, B [1, 2, 21, 18] read transposed."""
+    """The first product of attention; B [1, 2, 21, 18] is read transposed."""
     return Region(
         op="batch_matmul",
         inputs=(Tensor((1, 2, 13, 18), a), Tensor((1, 2, 21, 18), b)),
@@ -67,7 +67,7 @@ def product(
 
 
 def weight_only(bits: int, zeros: bool) -> Region:
-    """[5, 70] times a weight in blocks of 32."""
+    """[5, 70] times a weight quantised in blocks of 32."""
     per_block = (Tensor((3, 1, 40), F32, True),) * (2 if zeros else 1)
     return Region(
         op="weight_only_matmul",
@@ -78,7 +78,7 @@ def weight_only(bits: int, zeros: bool) -> Region:
 
 
 def elementwise(x: str, out: str, steps: tuple[EpilogueOp, ...], *operands: Tensor) -> Region:
-    """A tensor of [3, 37]."""
+    """An elementwise region on a tensor of [3, 37]."""
     return Region(
         op="elementwise",
         inputs=(Tensor((3, 37), x),),

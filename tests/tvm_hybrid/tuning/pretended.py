@@ -1,4 +1,4 @@
-"""A measurer without a machine, for tests of the search."""
+"""A simulated measurer, for tests of the search."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tvm_hybrid.tuning.tuning_task import Plan
 
 DEFAULT_US = 8.0
 ALL = Plan("grid", min_gain=0.0)
-"""All that can be tried is tried."""
+"""Tries all configurations."""
 
 GRID = [8, 16, 2, 64, 1, 32, 4]
-"""In this order a grid search tries the blocks."""
+"""Order in which a grid search tries the blocks."""
 
 
 class Pretended:
-    """A measurer without a machine: times follow from the block size."""
+    """A simulated measurer: times follow from the block size."""
 
     def __init__(self, time_us: Callable[[int, bool], float] = lambda block, final: 64 / block):
         self.time_us = time_us

@@ -1,4 +1,4 @@
-"""Products of several sizes and a made-up speed for their configurations, for tests of learning."""
+"""Products of several sizes with simulated speeds of configurations, for tests of learning."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def matmul(m: int, k: int, n: int) -> Region:
 
 @functools.cache
 def space_of(m: int, k: int, n: int) -> ConfigSpace:
-    """The template's space for it."""
+    """The template's space for the product."""
     return ConfigSpace.of(matmul(m, k, n), MATMUL, MACHINE)
 
 
 def scores_of(m: int, k: int, n: int) -> np.ndarray:
-    """Fast with tiles of 16 vectors, two vectors wide, whose part of B takes 8 KB; default 1.0.
+    """Tiles of 16 vectors, two vectors wide, with an 8 KB block of B are fast; the default is 1.0.
 
-    The template's estimate knows nothing of it, but it means the same for products of every size.
+    The template's estimate ignores this rule, which is equal for products of every size.
     """
     speeds = []
     for config in space_of(m, k, n).configs:
@@ -46,7 +46,7 @@ def scores_of(m: int, k: int, n: int) -> np.ndarray:
 
 
 def records_of(m: int, k: int, n: int) -> list[Record]:
-    """All of the space as records, the default taking 100 us."""
+    """The whole space as records, with 100 us for the default."""
     configs, scores = space_of(m, k, n).configs, scores_of(m, k, n)
     return [
         make_record(

@@ -1,4 +1,4 @@
-"""Recordings of matrix products whose times are made up: smooth over the knobs, some failing."""
+"""Recordings of matrix products with simulated times: smooth over the knobs, some failing."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def product(rows: int = 16, inner: int = 64, columns: int = 64) -> Region:
 
 
 def synthetic_records(region: Region, default_over_best: float = 1.25) -> list[Record]:
-    """A record of every configuration; the second fails.
+    """A record of every configuration; the second one fails.
 
-    One configuration, drawn by the region's key, is the best; times grow with the number of steps
-    to it on the grid of knobs.
+    One configuration, drawn by the region's key, is the best; times grow with the distance to it on
+    the grid of knobs.
     """
     template = template_for(region.op)
     space = ConfigSpace.of(region, template, MACHINE)
@@ -60,6 +60,6 @@ def write_recording(path: Path, records: list[Record]) -> Path:
 
 
 def load_recording(source: str | Path) -> Recording:
-    """The recording of a file that holds one."""
+    """The recording in a file with exactly one."""
     (recording,) = load_recordings(source)
     return recording

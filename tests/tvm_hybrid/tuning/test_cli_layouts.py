@@ -14,7 +14,7 @@ from tvm_hybrid.cli import main
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A window of 3x3 and a head of two channels, as detectors have them."""
+    """A 3x3 convolution and a head with two channels, as in detectors."""
     net = Net(1)
     image = net.input(4, 6, 7)
     for channels, extent in ((4, 3), (2, 1)):
@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
 def test_layouts_are_searched_and_reported(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whether they pay here is for the machine to say; both answers leave a file that works."""
+    """Whether they pay depends on the machine; either way the file must work."""
     path = tmp_path / "r.jsonl"
     tune = ["tune", model, "--records", path, "--trials", 10, "--threads", 1, "--layouts", "joint"]
     tune += ["--strategy", "random", "--json"]

@@ -19,7 +19,7 @@ def run(*arguments: object) -> int:
 
 @pytest.fixture
 def path(tmp_path: Path, record: MakeRecord) -> Path:
-    """A default, one that is 1.25 times as fast, one that is slower, a failure, a torn line."""
+    """A default, one 1.25 times as fast, a slower one, a failure and a torn line."""
     file = RecordFile(tmp_path / "r.jsonl")
     for block, time in ((8, 10.0), (16, 8.0), (4, 20.0)):
         file.append(record(block, time, baseline_us=10.0))

@@ -45,7 +45,7 @@ def test_tune_then_look_at_the_records(
     output = capsys.readouterr()
     assert "matmul(float32[4x16], float32[16x8]c)" in output.out
     assert "ended: all 2 trials are made; records in" in output.out
-    # How many configurations there are depends on the CPU.
+    # The number of configurations depends on the CPU.
     found = re.search(r"region 1: 1 x, (\d+) configurations, 0 known: matmul", output.err)
     assert found is not None and int(found[1]) > 2
     assert f"trial 2 of 2, region 1 of 1, 2 of {found[1]} configurations, best" in output.err
@@ -70,7 +70,7 @@ def test_tune_then_look_at_the_records(
     assert f"{count} records, 0 problems" in capsys.readouterr().out
 
     assert run(*tune, "--replay", path, "--json") == 0
-    # Without finals, the faster of the two by what was measured.
+    # Without finals, the faster one in the search.
     (replayed,) = json.loads(capsys.readouterr().out)["regions"]
     assert replayed["tried"] == 2 and replayed["speedup"] >= region["speedup"]
 

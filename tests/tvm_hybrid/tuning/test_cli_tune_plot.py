@@ -1,4 +1,4 @@
-"""`tvm-hybrid tune --plot`: of a search, and of a replay."""
+"""`tvm-hybrid tune --plot` for a search and for a replay."""
 
 from __future__ import annotations
 

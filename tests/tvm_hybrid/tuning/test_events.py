@@ -1,4 +1,4 @@
-"""Callbacks: what they are told, and how they end a run."""
+"""Callbacks: what they receive, and how they end a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finals: what led the search is measured again, and chosen only if that confirms it."""
+"""Finals: the search's leaders are measured again, and chosen only if that confirms them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .pretended import ALL, DEFAULT_US, Pretended
 
 
 def confirmed(store: RecordStore) -> dict[int, list[bool | None]]:
-    """Block -> what each of its records says about confirmation."""
+    """Block -> the `confirmed` field of each of its records."""
     said: dict[int, list[bool | None]] = {}
     for record, _ in store:
         said.setdefault(int(record.config["block"]), []).append(record.confirmed)
@@ -28,7 +28,7 @@ def confirmed(store: RecordStore) -> dict[int, list[bool | None]]:
 def test_luck_does_not_win_the_finals(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    # Block 1 was lucky once; measured longer it is slow.
+    # Block 1 was lucky once; longer measurements are slow.
     pretended = Pretended(lambda block, final: 1.0 if block == 1 and not final else 10 - block / 10)
     result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert result.regions[0].best == {"block": 64, "mode": "right"}
@@ -47,14 +47,14 @@ def test_luck_does_not_win_the_finals(
 def test_what_is_not_confirmed_is_never_chosen(
     final_us: float, toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    """All look twice as fast in the search, and are as fast as the default, or fail, in finals."""
+    """All look twice as fast in the search, but equal the default, or fail, in finals."""
 
     def time_us(block: int, final: bool) -> float:
         return DEFAULT_US if block == 8 else final_us if final else 4.0
 
     pretended = Pretended(time_us)
     result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
-    # In rounds of three, until none that looks faster is left.
+    # Rounds of three, until no candidate that looks faster remains.
     assert sorted(pretended.finals) == [1, 2, 4, 16, 32, 64]
     assert result.regions[0].best == {"block": 8, "mode": "right"}
     assert result.regions[0].speedup == 1.0 and result.best_us == result.default_us == 8.0
@@ -94,7 +94,7 @@ def test_finals_that_are_missing_are_made(
 def test_another_default_is_a_new_comparison(
     tried: bool, toy: ModuleType, machine: Machine, store: RecordStore, record: MakeRecord
 ) -> None:
-    """Block 2 was the default, and two were confirmed to be faster than it; now it is block 8."""
+    """Two blocks were confirmed as faster than block 2, the default then; now it is block 8."""
     store.append(record(2, 32.0, baseline_us=32.0, confirmed=True))
     if tried:
         store.append(record(8, 8.0, baseline_us=32.0))

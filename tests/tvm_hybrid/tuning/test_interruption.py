@@ -25,7 +25,7 @@ def press_ctrl_c() -> None:
 
 
 class InterruptedWriting(RecordStore):
-    """Ctrl-C arrives while the third record is on its way to the disk."""
+    """Ctrl-C arrives while the third record is being written."""
 
     def append(self, record: Record) -> None:
         if len(list(self)) == 2:

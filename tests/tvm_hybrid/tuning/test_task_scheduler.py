@@ -1,4 +1,4 @@
-"""Where trials are spent: defaults first, then where the model gains most; when it is enough."""
+"""Where trials are spent: defaults first, then where the model gains most; and when to stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state(
     predicted: float | None = None,
     ended: str = "",
 ) -> TaskState:
-    """A task with these scores."""
+    """A task with the given scores."""
     reference = us if any(scores) else None
     return TaskState(weight, size, scores, reference, predicted, ended)
 
@@ -42,13 +42,13 @@ def test_then_what_takes_most_of_the_model() -> None:
     scheduler = TaskScheduler()
     slow, often, short = state(1.0), state(1.0, us=10.0, weight=40), state(1.0, us=30.0)
     assert model_us([slow, often, short]) == 100 + 400 + 30
-    # Half of its time, as if it could run twice as fast.
+    # Half of its time, as if it could be twice as fast.
     assert [scheduler.gain_us(task) for task in (slow, often, short)] == [50, 200, 15]
     assert scheduler.next([slow, often, short]) == Batch(1, 8)
 
 
 def test_the_gradient() -> None:
-    """The formula of the module, by hand."""
+    """The module's formula, computed by hand."""
     scheduler = TaskScheduler(batch=2)
     task = state(1.0, 1.25, 1.0, 2.0, 1.0, us=100, weight=3, predicted=2.5)
     # Best times after the default and both batches: 100, 80, 50; t = 2, the window is 2 batches.
@@ -57,7 +57,7 @@ def test_the_gradient() -> None:
     assert scheduler.gain_us(task) == pytest.approx(3 * (0.2 * backward + 0.8 * forward))
     doubtful = dataclasses.replace(task, predicted=1.9)  # worse than the best so far
     assert scheduler.gain_us(doubtful) == pytest.approx(3 * 0.2 * backward)
-    # After one batch the prediction is not believed.
+    # After one batch the prediction is not trusted yet.
     early = state(1.0, 1.25, 1.0, us=100, predicted=1.0)
     assert scheduler.gain_us(early) == pytest.approx(0.2 * 20 + 0.8 * 80 / 4)
 
@@ -86,10 +86,10 @@ def test_it_ends_when_little_is_expected() -> None:
     assert scheduler.stopped([done, done]) == [halt.reason] * 2
     promising = dataclasses.replace(done, predicted=1.05)
     assert scheduler.next([done, promising]) == Batch(1, 2)
-    # Small of itself, though it could be much faster.
+    # The task's time is small, although it could be much faster.
     tiny = state(1.0, us=0.5)
     assert scheduler.stopped([promising, tiny]) == [None, halt.reason]
-    # Every task may gain its share of what is worth while for the model.
+    # Every task may gain its part of the model's worthwhile gain.
     half = [state(*[1.0] * 9, us=100, predicted=1.02) for _ in range(4)]
     assert isinstance(scheduler.next(half), Batch)
     assert isinstance(TaskScheduler(batch=2, min_gain=0.0).next([done, done]), Batch)

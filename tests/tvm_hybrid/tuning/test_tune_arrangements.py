@@ -1,4 +1,4 @@
-"""Arrangements of contractions by records: what is measured, written, and used."""
+"""Arrangements of contractions by records: which are measured, written, and used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> RecordStore:
 
 @dataclass
 class Says:
-    """Stands for `race`: candidates take so long, in their order."""
+    """Stands for `race`: candidates take the given times, in their order."""
 
     microseconds: list[float]
     same: bool = True
@@ -124,7 +124,7 @@ def test_tune_begins_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     result = tvm_hybrid.tune(einsum(), records=records, num_threads=1, trials=1)
     (found,) = result.arrangements
     assert found.speedup == 2.0 and str(found) in str(result)
-    # The regions that are tuned are those of the module arranged so.
+    # Tuning uses the regions of the module arranged in this way.
     executable = tvm_hybrid.compile(einsum(), num_threads=1, records=records)
     keys = {each.workload for each in executable.explain() if each.workload}
     assert {each.region.key for each in result.regions} == keys

@@ -1,4 +1,4 @@
-"""The joint stage inside a tuning run: who gets trials, who may end it."""
+"""The joint stage inside a tuning run: who gets trials, and who may end it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvm_hybrid.tuning.tuning_task import Plan
 
 
 class Tunes:
-    """Stands for `tune_regions`: tells what happens, and measures as often as it may."""
+    """Stands for `tune_regions`: reports events, and measures as often as allowed."""
 
     def __init__(self, interrupted: bool = False) -> None:
         self.plans: list[Plan] = []
@@ -47,7 +47,7 @@ class Tunes:
 
 
 class Clock:
-    """Stands for `KernelClock`: all kernels are alike."""
+    """Stands for `KernelClock`: all kernels take equal times."""
 
     def __init__(self, *arguments: object) -> None:
         self.open = False
@@ -65,7 +65,7 @@ class Clock:
 
 
 class NoMeasurer:
-    """Is not asked, because `tune_regions` is not there."""
+    """Must not be called, because `tune_regions` is replaced."""
 
     def measure(self, *arguments: object) -> Any:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Quantised and bfloat16 models are tuned, and compiled with what was found."""
+"""Quantised and bfloat16 models are tuned, and compiled with the records."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def weight_only() -> onnx.ModelProto:
 
 
 def real() -> onnx.ModelProto:
-    """A f32 layer."""
+    """An f32 layer."""
     g = OnnxBuilder()
     weight = g.constant(generator().standard_normal((K, N)) / np.sqrt(K), F32)
     y = g.node("Add", g.node("MatMul", g.input("x", (M, K)), weight), bias(g))
@@ -91,7 +91,7 @@ def real() -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Case:
-    """A model, how it is compiled, and what its products' kernels are called.
+    """A model, how it is compiled, and the names of its products' kernels.
 
     Attributes
     ----------
@@ -148,8 +148,8 @@ def test_what_is_tuned_is_compiled(name: str, tmp_path: Path) -> None:
     if case.exact:
         np.testing.assert_array_equal(after.numpy(), before.numpy())
     else:
-        # Both sum K products and a bias in some order, partial sums below 64: each is off by at
-        # most (K + 2) * u * 64 (Higham, section 3.1).
+        # Both sum K products and a bias in some order, with partial sums below 64: each is off by
+        # at most (K + 2) * u * 64 (Higham, section 3.1).
         np.testing.assert_allclose(
             after.numpy(), before.numpy(), rtol=0, atol=2 * (K + 2) * 64 * 2.0**-24
         )
@@ -164,7 +164,8 @@ def test_every_configuration_of_an_integer_product_gives_the_same_bits(tmp_path:
     results, configs = set(), set()
     for record, _ in RecordStore(path):
         one = tmp_path / "one.jsonl"
-        # As if written by hand: one known to be slower than the default would not be used.
+        # Written as if by hand: a configuration known to be slower than the default would not be
+        # used.
         by_hand = msgspec.structs.replace(record, baseline_us=None, confirmed=None)
         one.write_bytes(by_hand.to_line())
         executable = tvm_hybrid.compile(model, num_threads=1, records=one)

@@ -52,14 +52,14 @@ def test_a_model_from_python(tmp_path: Path) -> None:
     assert {record.status for record, _ in RecordStore(path)} == {"ok"}
     assert result.best_us <= result.default_us
 
-    # What is compiled with the records is what the result says.
+    # Compiling with the records gives the reported result.
     executable = tvm_hybrid.compile(three_layers(), num_threads=1, fusion="fine", records=path)
     best = {found.region.key: found.best for found in result.regions}
     taken = executable.explain().taken
     assert {decision.workload for decision in taken} == set(best)
     assert all(decision.config == best[decision.workload] for decision in taken)
 
-    # The same call goes on: the budget counts what is there.
+    # An equal call continues: the budget counts existing records.
     count = len(list(RecordStore(path)))
     result = tvm_hybrid.tune(three_layers(), records=path, trials=6, **OPTIONS)
     assert result.reason == "all 6 trials are made"
@@ -70,13 +70,13 @@ def test_a_model_from_python(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_done_if_nothing_is_asked_for(tmp_path: Path) -> None:
-    """The learning strategy, with what the package knows of this CPU."""
+    """By default it uses the learning strategy, with the package's records for this CPU."""
     path = tmp_path / "r.jsonl"
     result = tvm_hybrid.tune(three_layers(), num_threads=1, fusion="fine", records=path, trials=10)
     assert result.reason == "all 10 trials are made"
     searched = [record for record in result.records if record.confirmed is None]
     assert len(searched) == 8 and {record.status for record in searched} == {"ok"}
-    # It learns from the second batch on, and says what it expects.
+    # It learns from the second batch on, and reports predictions.
     assert any(record.predicted for record in searched)
     assert all(region.speedup >= 1 for region in result.regions)
 

@@ -51,7 +51,7 @@ def test_one_line_says_it_all(task: TaskInfo) -> None:
 
 
 def console(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> io.StringIO:
-    """Takes the place of standard error."""
+    """Replaces standard error."""
     written = io.StringIO()
     made = Console(file=written, force_terminal=terminal, width=250, color_system=None)
     monkeypatch.setattr(tune_progress, "error_console", lambda: made)

@@ -1,4 +1,4 @@
-"""The search: default first, everything on the disk at once, continuable, interruptible."""
+"""The search: default first, every result on disk at once, resumable, interruptible."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_trials_go_where_the_model_gains(
 def test_a_run_ends_early_when_little_is_expected(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    """All configurations are equal: after two batches of two nothing is expected."""
+    """All configurations are equally fast: after two batches of two no gain is expected."""
     pretended = Pretended(lambda block, final: 8.0)
     plan = Plan("grid", batch=2, min_gain=0.02)
     result = tune_regions([(toy.region(), 1)], machine, pretended, store, plan)
@@ -130,7 +130,7 @@ def test_the_time_limit_leaves_room_for_finals(
     pretended = Pretended(time_us)
     result = tune_regions([(toy.region(), 1)], machine, pretended, store, plan)
     assert result.reason == "9.5 s are over"
-    # A final is taken to cost three times a trial: 6 s for the two that lead after 4 s.
+    # A final is assumed to cost three trials: 6 s for the two leaders after 4 s.
     assert pretended.blocks == [8, 16, 2, 64]
     assert pretended.finals == [64, 16] and now == 8.0
     short = RecordStore(store.files[0].path.with_name("short.jsonl"), must_exist=False)
@@ -236,7 +236,7 @@ def test_replay_finds_what_the_search_found(
 def test_a_replay_after_the_default_changed(
     tmp_path: Path, toy: ModuleType, machine: Machine, store: RecordStore, record: MakeRecord
 ) -> None:
-    """All was measured in turns with block 16, which was the default then, and took 4 us."""
+    """All were measured in turns with block 16, the former default, which took 4 us."""
     for block in (16, 8, 32):
         store.append(record(block, 64 / block, baseline_us=4.0))
     known = Replay(store.files[0].path, machine)

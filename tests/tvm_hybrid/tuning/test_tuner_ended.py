@@ -1,4 +1,4 @@
-"""A tuner with a real worker that is killed, or interrupted: nothing finished is lost."""
+"""A tuner with a real worker that is killed or interrupted loses no finished trial."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tune_toys(path: str) -> TuneResult:
 
 
 def started_tuner(path: Path, records: int) -> subprocess.Popen[bytes]:
-    """A tuning process that has written at least so many records."""
+    """A tuning process that has written at least `records` records."""
     process = subprocess.Popen(
         [sys.executable, "-c", _TUNER, str(path)],
         stdout=subprocess.PIPE,

@@ -28,7 +28,7 @@ PLAN = Plan("grid", min_gain=0.0)
 
 
 class Formula:
-    """A measurer whose times follow from the configuration: large blocks are fast, 32 the best."""
+    """A measurer with computed times: large blocks are fast, 32 is the best."""
 
     def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
         for config in wanted.configs:
@@ -52,7 +52,7 @@ def _time_us(config: Config) -> float:
 
 
 def _number(record: Record) -> int:
-    """Region, configuration and whether it was confirmed: what a trial is."""
+    """Region, configuration and confirmation, which identify a trial."""
     size, block = record.region.output.size, int(record.config["block"])
     return (size * 100 + block) * 2 + (record.confirmed is not None)
 
@@ -74,7 +74,8 @@ def test_tuners_that_are_killed(memory_folder: Path, toy: ModuleType, machine: M
     def trials(path: Path) -> Counter[int]:
         file = RecordFile(path)
         counts = Counter(_number(item.record) for item in file)
-        # Linux may cut a write short when its process is killed. Nobody was told of such a line.
+        # Linux may cut a write short when its process is killed. Such a line was never
+        # acknowledged.
         assert all(": skipped, torn: " in message for message in file.damaged)
         return counts
 
@@ -92,8 +93,8 @@ def test_tuners_that_are_killed(memory_folder: Path, toy: ModuleType, machine: M
             kills += running
             acknowledged |= set(child.acknowledged())
             assert set(trials(path)) >= acknowledged
-        # Whoever continues makes what is missing, and nothing again. Finals may be fewer: what is
-        # slower than what is confirmed by then needs none.
+        # A resumed run makes the missing trials and repeats none. Finals may be fewer: a candidate
+        # that is slower than an already confirmed one needs none.
         tune(path, lambda number: None)
         made = trials(path)
         assert set(made.values()) == {1} and set(made) <= set(trials(whole))

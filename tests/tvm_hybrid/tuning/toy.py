@@ -1,4 +1,4 @@
-"""A template for the tuner's tests: adds two vectors, and misbehaves when its config says so."""
+"""A template for the tuner's tests that adds two vectors and misbehaves if its config says so."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SIZE = 64
 
 
 class ToyConfig(Config, frozen=True):
-    """`block` elements at a time; `mode` is "right" or a way to fail."""
+    """`block` elements at a time; `mode` is "right" or names a failure."""
 
     block: int
     mode: str = "right"
 
 
 def region(size: int = SIZE) -> Region:
-    """A region of the toy: x + weight."""
+    """A toy region: x + weight."""
     vector = Tensor((size,), "float32")
     return Region(op=NAME, inputs=(vector, Tensor((size,), "float32", True)), output=vector)
 
@@ -48,7 +48,7 @@ def _body(x: tirx.Buffer, w: tirx.Buffer, y: tirx.Buffer, size: int, block: int,
 
 
 class Toy(Template[ToyConfig]):
-    """x + w."""
+    """Computes x + w."""
 
     name = NAME
     config_type = ToyConfig

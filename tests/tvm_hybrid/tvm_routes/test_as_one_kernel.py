@@ -1,4 +1,4 @@
-"""A lowered `main` as one TIR function: what cannot be one."""
+"""A lowered `main` as one TIR function, and what cannot become one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised models that TVM's own importer read: our integer kernels run in TVM's two ways in."""
+"""Quantised models read by TVM's own importer get our integer kernels on both of TVM's routes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scales(g: OnnxBuilder, n: int) -> str:
 
 
 def static() -> onnx.ModelProto:
-    """Two linear layers in QDQ form, weights per channel, the result quantised."""
+    """Two linear layers in QDQ form, with weight scales per channel and a quantised result."""
     g = OnnxBuilder()
     scale, zero = g.constant(0.03, F32), g.constant(119, np.uint8)
     x = g.input("x", (M, K))
@@ -62,7 +62,7 @@ def dynamic() -> onnx.ModelProto:
 
 
 def integer() -> onnx.ModelProto:
-    """MatMulInteger on an 8-bit input, both zero points given."""
+    """MatMulInteger on an 8-bit input with both zero points constant."""
     g = OnnxBuilder()
     a, b = g.constant(7, np.uint8), g.constant(130, np.uint8)
     product = g.node(
@@ -72,7 +72,7 @@ def integer() -> onnx.ModelProto:
     return g.model()
 
 
-# Products of each, and kernels that compute them: a chain is one.
+# Number of products of each, and of kernels that compute them: a chain is one kernel.
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], int, int]] = {
     "static": (static, 2, 1),
     "dynamic": (dynamic, 2, 2),
@@ -86,7 +86,7 @@ def imported(model: onnx.ModelProto) -> IRModule:
 
 
 def inputs(model: onnx.ModelProto) -> list[np.ndarray]:
-    """Random ones, and for float inputs zeros as well."""
+    """Random inputs, and zeros as well for float inputs."""
     rng = np.random.default_rng(4)
     if model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8:
         return [rng.integers(0, 256, (M, K)).astype(np.uint8) for _ in range(2)]
@@ -94,7 +94,7 @@ def inputs(model: onnx.ModelProto) -> list[np.ndarray]:
 
 
 def check(executable: tvm.runtime.Executable, model: onnx.ModelProto) -> None:
-    """The bits of the reference."""
+    """Compares the bits with the reference."""
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
     for x in inputs(model):
         (wanted,) = evaluate(model, {"x": x})
@@ -113,7 +113,7 @@ def test_partitioned_functions_have_integer_kernels(name: str) -> None:
             kernels += [getattr(c, "kernel", "") for c in getattr(config, "matmuls", (config,))]
             functions += 1
     assert sum("u8s8s32" in kernel for kernel in kernels) == products
-    # The stock pipeline compiles what is left, which is nothing that rounds.
+    # The stock pipeline compiles the fallbacks, none of which rounds.
     generated = relax.transform.RunCodegen()(mod)
     assert generated["main"].script().count("R.call_dps_packed") == functions
     check(tvm.compile(generated, target=tvm_hybrid.resolve_target(None)), model)
@@ -139,7 +139,7 @@ def test_the_named_pipeline_multiplies_by_vnni() -> None:
 
 
 def test_nothing_of_a_dynamic_quantisation_is_left_to_generic_kernels() -> None:
-    """TVM's importer writes twelve operators for it; two kernels do the whole model."""
+    """TVM's importer writes twelve operators for it; two kernels compute the whole model."""
     executable = tvm_hybrid.compile(imported(dynamic()), num_threads=1)
     decisions = list(executable.explain())
     assert [decision.taken for decision in decisions] == [True, True]

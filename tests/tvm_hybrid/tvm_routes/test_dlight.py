@@ -1,4 +1,4 @@
-"""Rules for TVM's dlight: which programs they take, with which kernel, and what these compute."""
+"""Rules for TVM's dlight: the programs they take, the kernels they choose, and the results."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ BY_INTRINSIC = {"convolution": conv2d(14, 32, 64)}
 
 
 def scheduled(mod: IRModule, *rules: dlight.ScheduleRule) -> IRModule:
-    """A module after dlight with these rules."""
+    """The module after dlight with our rules."""
     with host_target():
         return dlight.ApplyDefaultSchedule(*rules)(mod)
 
 
 def programs(mod: IRModule) -> list[tirx.PrimFunc]:
-    """Those that a rule has taken."""
+    """Programs that a rule has taken."""
     functions = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     return [f for f in functions if "tirx.is_scheduled" in f.attrs]
 
 
 def check(region: Region, mod: IRModule) -> None:
-    """The module computes the region."""
+    """Checks that the module computes the region."""
     values = arguments(region)
     tensors = [
         as_tensor(value, tensor.dtype)
@@ -112,7 +112,7 @@ def test_the_instruction_is_in_the_code() -> None:
 
 
 def module_of(make: Callable[..., relax.Expr], *shapes: tuple[Any, ...]) -> IRModule:
-    """A legalised module of one operator or several."""
+    """A legalised module with one or several operators."""
     builder = relax.BlockBuilder()
     inputs = [
         relax.Var(f"x{place}", relax.TensorType(shape, "float32"))
@@ -126,7 +126,7 @@ def module_of(make: Callable[..., relax.Expr], *shapes: tuple[Any, ...]) -> IRMo
 
 
 def kernels(mod: IRModule) -> list[str]:
-    """The kernels of the programs that a rule has taken."""
+    """Kernels of the programs that a rule has taken."""
     return sorted(str(program.attrs[KERNEL]) for program in programs(mod))
 
 
@@ -199,8 +199,8 @@ def test_generic_loops_for_the_rest() -> None:
     scores = x.astype(np.float64) @ w
     wanted = np.exp(scores - scores.max(axis=1, keepdims=True))
     wanted /= wanted.sum(axis=1, keepdims=True)
-    # A score errs by at most K eps of the sum of its products' magnitudes, and its exponential by
-    # that, relatively; so does the sum of them. Exponential, sum and division add 32 eps.
+    # A score errs by at most K eps of the sum of its products' magnitudes; that is the relative
+    # error of its exponential and of their sum. Exponential, sum and division add 32 eps.
     eps = np.finfo(np.float32).eps
     bound = 2 * 40 * eps * (np.abs(x) @ np.abs(w)).max() + 32 * eps
     assert (np.abs(result - wanted) <= bound * wanted).all()

@@ -1,4 +1,4 @@
-"""Options of the routes that TVM's users know: what they do, and what is refused, and when."""
+"""Options on the routes of TVM's users: their effects, and what is refused when."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_strict_tells_what_is_left(route: Any) -> None:
     with pytest.raises(CompileError, match="strict: no template takes matmul"):
         route(mod, HASWELL, strict=True, decisions=decisions)
     assert [(each.op, each.taken) for each in decisions] == [("matmul", False)]
-    # What another module left does not count against this one.
+    # Fallbacks of another module do not count for this one.
     route(mlp_module(), HASWELL, strict=True, decisions=decisions)
-    # "open": its sizes are known.
+    # static despite the name "open"
     route(mod, HASWELL, strict="open")
 
 
@@ -129,7 +129,7 @@ def test_the_cores_of_a_target_are_its_threads(route: Any, monkeypatch: pytest.M
     assert (
         manifest(route(mlp_module(), Target({"kind": "llvm", "mcpu": "haswell"})))["threads"] == 2
     )
-    # This machine's target asks for nothing.
+    # This machine's target requires nothing.
     assert manifest(route(mlp_module(), host_target()))["threads"] == 2
     assert manifest(route(mlp_module()))["threads"] == 2
 
@@ -165,7 +165,7 @@ def test_the_passes_are_written_to_a_folder(route: Any, tmp_path: Path) -> None:
 
 @routes
 def test_parameters_may_be_anything(route: Any) -> None:
-    """Nothing is asked of the inputs that a module of TVM's need not have."""
+    """Inputs need not fulfil anything that a module of TVM's users may lack."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TupleType([relax.TensorType((4, 16), "float32")]))
     with builder.function("first", [x]):
@@ -188,7 +188,7 @@ def test_without_a_target_the_code_is_for_this_machine() -> None:
 
 @pytest.fixture
 def anew() -> Iterator[None]:
-    """Nobody was warned before."""
+    """Forgets earlier warnings."""
     cpu_features._warn.cache_clear()
     yield
     cpu_features._warn.cache_clear()
@@ -215,7 +215,7 @@ def test_a_target_without_features_is_warned_of_once(
     "target",
     [
         {"kind": "llvm", "mcpu": "haswell"},
-        {"kind": "llvm", "mcpu": "nehalem"},  # a CPU that has no vectors of ours
+        {"kind": "llvm", "mcpu": "nehalem"},  # a CPU without our vectors
         {"kind": "llvm", "mattr": ["+avx2", "+fma"]},
     ],
 )

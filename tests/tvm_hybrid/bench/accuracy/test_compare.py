@@ -1,4 +1,4 @@
-"""Distances between results, and the tolerance."""
+"""Distances between results, and their tolerance."""
 
 import math
 
@@ -60,7 +60,7 @@ def test_tolerance_grows_with_the_sums() -> None:
 
 
 def test_random_float32_sums_stay_within_the_tolerance() -> None:
-    """The derivation holds: a float32 product against float64, well inside the bound."""
+    """Random float32 products stay well inside the derived bound, compared with float64."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((64, 4096)), rng.standard_normal((4096, 64))
     a, b = a.astype(F32), b.astype(F32)
@@ -114,7 +114,7 @@ def test_steps_of_quantised_values_stay_within_the_tolerance(layers: int) -> Non
 
 
 def test_random_float16_sums_stay_within_the_tolerance() -> None:
-    """The derivation holds for sums of float16 too, of few and of many products."""
+    """Float16 sums of few and of many products also stay within the derived bound."""
     rng = np.random.default_rng(0)
     for length in (16, 256, 4096):
         a, b = (rng.standard_normal(shape).astype(F16) for shape in ((64, length), (length, 64)))
@@ -133,7 +133,7 @@ def test_8_bit_integers_count_in_steps() -> None:
         assert found.within(Tolerance(0.0, 2)) and not found.within(Tolerance(1.0, 1))
         assert found.allowed(Tolerance(1.0, 1)) == 1 / 255
     assert [tolerance_for([], quantized=n).steps for n in (0, 1, 4, 62)] == [0, 1, 8, 31]
-    # What is quantised is off by steps; floats by so much that they stand for.
+    # Quantised outputs differ by steps, float outputs by the value of those steps.
     assert tolerance_for([], quantized=62).relative == pytest.approx(4 / 255 * math.sqrt(62))
     assert Tolerance.given(0.01) == Tolerance(0.01, 2)
 

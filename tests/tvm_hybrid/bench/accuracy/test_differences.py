@@ -1,4 +1,4 @@
-"""What is said of results that differ: by how much, where, and why."""
+"""What the report says about differing results: by how much, where, and why."""
 
 from __future__ import annotations
 

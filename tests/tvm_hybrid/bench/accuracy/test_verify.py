@@ -1,4 +1,4 @@
-"""Verification, and the search for the first node that differs, with stand-ins for the plugin."""
+"""Verification, and the search for the first differing node, with stand-ins for the plugin."""
 
 from collections.abc import Callable, Mapping
 
@@ -28,7 +28,7 @@ def feeds() -> dict[str, np.ndarray]:
 
 
 def wrong_at(op: str, replacement: str) -> Evaluate:
-    """A runtime that takes one operator for another, and makes one decision a node."""
+    """A runtime that computes `replacement` for one operator and reports one decision a node."""
 
     def evaluate(
         model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
@@ -58,7 +58,7 @@ def test_right_outputs_pass() -> None:
 
 
 def bytes_product() -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
-    """A product of activations, uint8 by int8, that saturates 16 bits; inputs; what it is."""
+    """A uint8 by int8 product of activations that saturates 16 bits, its inputs and its result."""
     g = OnnxBuilder()
     one, scale = g.constant(1.0, np.float32), g.constant(2.0**14, np.float32)
     a = [g.input("a", (4, 64), np.uint8), one, g.constant(0, np.uint8)]
@@ -73,7 +73,7 @@ def bytes_product() -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]
 def test_a_peer_that_saturates_is_noted_and_decides_nothing(
     vnni: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever this CPU's kernels do: the peer here gives what vpmaddubsw would."""
+    """On any CPU: the peer here returns what saturating vpmaddubsw would."""
     model, inputs, right = bytes_product()
     saturated = np.full_like(right, round(32767 * 32 / 2**14))
 
@@ -140,7 +140,7 @@ def test_a_wrong_first_node_has_no_prefix_before_it() -> None:
 
 
 def branches() -> onnx.ModelProto:
-    """Two branches that meet: y = exp(neg(x)) + tanh(abs(x)); x is also an output's input."""
+    """Two branches that meet: y = exp(neg(x)) + tanh(abs(x)); neg(x) is an output, too."""
     nodes = [
         helper.make_node("Neg", ["x"], ["n"], name="neg"),
         helper.make_node("Abs", ["x"], ["a"], name="abs"),
@@ -184,7 +184,7 @@ def test_prefixes_keep_what_later_nodes_read() -> None:
         return True
 
     find_first_difference(branches(), agrees)
-    assert outputs[3] == ["n", "a", "e"]  # n is an output of the model, a is read by tanh
+    assert outputs[3] == ["n", "a", "e"]  # n is a model output, a is read by tanh
     assert outputs[4] == ["n", "e", "t"]
 
 

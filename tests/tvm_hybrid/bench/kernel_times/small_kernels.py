@@ -1,4 +1,4 @@
-"""Small functions in TIR, and how to read them."""
+"""Small TIR functions, and how to read them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def program_of(function: tirx.PrimFunc, isa: str = "avx512") -> KernelLoops:
 
 
 def built(region: Region, config: Config, isa: str = "avx512") -> KernelLoops:
-    """A template's kernel."""
+    """Builds a template's kernel."""
     return program_of(template_for(region.op).build(region, config, isa_named(isa)), isa)
 
 
 def written(size: int, body: Callable[[Expr, Expr], None]) -> tirx.PrimFunc:
-    """A function of x and y, of so many elements of f32 each."""
+    """A function of x and y, each with `size` f32 elements."""
     with kernel_function("kernel") as builder:
         x, y = (parameter(name, (size,), "float32") for name in "xy")
         body(x, y)
@@ -44,7 +44,7 @@ def written(size: int, body: Callable[[Expr, Expr], None]) -> tirx.PrimFunc:
 
 
 def sums(rows: int, columns: int, tasks: int = 1) -> tirx.PrimFunc:
-    """y[row] = the sum of x[row, column] * 2 over the columns, in vectors of rows."""
+    """y[row] = the sum of x[row, column] * 2 over the columns, in vectors along the rows."""
 
     def body(x: Expr, y: Expr) -> None:
         total = rows * tasks
@@ -72,7 +72,7 @@ def scaled(size: int) -> tirx.PrimFunc:
 
 
 def triangle(size: int) -> tirx.PrimFunc:
-    """y[row] += x[column] for the columns up to the row."""
+    """y[row] += x[column] for each column up to the row."""
 
     def body(x: Expr, y: Expr) -> None:
         with I.serial(size) as row, I.serial(row + 1) as column:

@@ -1,4 +1,4 @@
-"""Instructions that wait for each other: within a round, but not from one round to the next."""
+"""Dependent instructions wait within an iteration, but not across iterations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ROWS = 64
 
 
 def cycles(columns: int, **numbers: float) -> float:
-    """Of `ROWS` / 16 sums of so many products each, beside a loop over rows."""
+    """Cycles of `ROWS` / 16 sums of `columns` products each, with a loop over rows."""
     walk = Cycles(machine().with_numbers(**numbers))
     return walk.body(program_of(sums(ROWS, columns)).body, {}).waiting
 
 
 def test_short_sums_that_begin_anew_overlap() -> None:
-    # A product, a load and the wait for the sum before: four rounds take 12 entries.
+    # A product, a load and the wait for the previous sum: four iterations take 12 entries.
     fast = cycles(4, reorder_entries=1000)
     slow = cycles(4, reorder_entries=1)
     assert fast < slow == pytest.approx(ROWS / 16 * 4 * machine().fma_latency, rel=0.2)

@@ -1,4 +1,4 @@
-"""What is counted of a kernel: by hand for small ones, by the operator's formula for templates."""
+"""Counts of a kernel: by hand for small kernels, by the operator's formula for templates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_does_not_change_is_loaded_once() -> None:
 
 def test_rounds_of_a_triangle() -> None:
     found = counts(program_of(triangle(9)))
-    # A load of x and one of y, and a sum, for each of 9 * 10 / 2 rounds.
+    # One load of x, one of y and one sum in each of 9 * 10 / 2 iterations.
     assert found["vector"] == 45 and found["load"] == 90 and found["store"] == 45
 
 
@@ -58,7 +58,7 @@ def test_products_of_a_matmul(shape: tuple[int, int, int], isa: str) -> None:
     found = Cycles(host).body(program.body, {}).counts["products"]
     m, k, n = shape
     lanes = host.isa.f32_lanes
-    assert found == m * k * -(-n // lanes) * lanes  # the last vector is a whole one
+    assert found == m * k * -(-n // lanes) * lanes  # the last vector is a full one
 
 
 def test_products_of_a_matmul_whose_k_is_shared() -> None:
@@ -102,12 +102,12 @@ def test_attention_is_read() -> None:
     host = machine(2)
     program = built(region, template_for("attention").default_config(region, host))
     found = kernel_time(program, host).counts["products"]
-    # The products, and what the softmax multiplies besides.
+    # The products, and the multiplications of the softmax.
     assert 2 * found > template_for("attention").flops(region)
 
 
 def test_attention_whose_threads_pack_first_is_read() -> None:
-    """As much multiplied as by tasks that pack for themselves, by as many threads as it has."""
+    """Threads that pack first multiply about as much as tasks that pack for themselves."""
     region = Attention(batch=1, heads=3, m=40, n=48, d=32).region
     host = machine(2)
     config = template_for("attention").default_config(region, host)

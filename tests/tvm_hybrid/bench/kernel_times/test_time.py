@@ -1,4 +1,4 @@
-"""Times add up, fall with threads, and never fall faster than threads grow."""
+"""Times add up, fall with threads, and never fall faster than the thread count grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Footprints and traffic against counting every line, with caches as lists of lines."""
+"""Footprints and traffic compared with counting every line, with caches as lists of lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nest(accesses: list[Access], extents: tuple[int, ...] = NEST) -> Body:
 
 
 def lines(accesses: list[Access], extents: tuple[int, ...] = NEST) -> Iterator[tuple[str, int]]:
-    """Every line that is touched, one after the other."""
+    """Every touched line in order."""
     for at in itertools.product(*map(range, extents)):
         environment = dict(enumerate(at))
         for access in accesses:
@@ -45,7 +45,7 @@ def lines(accesses: list[Access], extents: tuple[int, ...] = NEST) -> Iterator[t
 
 
 def fetched(touched: Iterator[tuple[str, int]], size: int) -> int:
-    """Bytes that come into a cache which forgets what was used least recently."""
+    """Bytes loaded into a cache that evicts the least recently used line."""
     cache: OrderedDict[tuple[str, int], None] = OrderedDict()
     misses = 0
     for line in touched:
@@ -87,7 +87,8 @@ def test_traffic_into_a_cache(name: str, size: int) -> None:
     accesses = PATTERNS[name]
     touched = Traffic([size]).body(nest(accesses), {})
     expected = fetched(lines(accesses), size)
-    # Whether a round fits is yes or no here, and gradual in a cache: up to a round's difference.
+    # Whether an iteration fits is yes or no in the model and gradual in a cache: they differ by at
+    # most one iteration.
     assert expected / 2 <= sum(touched.fetched[0].values()) <= 2 * expected
 
 

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: the literal one is exact for every product of bytes, on every CPU."""
+"""Sessions of ONNX Runtime: the literal one is exact for every byte product, on every CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def extreme(dtype: Any, *shape: int) -> Array:
-    """Ends of the range: two products of such bytes exceed 16 bits."""
+    """Both ends of the range: two products of such bytes exceed 16 bits."""
     limits = np.iinfo(dtype)
     ends = [limits.max, limits.max, limits.max - 1, limits.min]
     return np.random.default_rng(0).choice(ends, shape).astype(dtype)
@@ -40,7 +40,7 @@ def requantized(sums: Array, scale: float, zero: int, dtype: Any) -> Array:
 def product(
     form: str, a: Array, b: Array, constant: bool, zeros: bool
 ) -> tuple[onnx.ModelProto, dict[str, Array], Array]:
-    """A model of one product, its inputs, and what it computes in NumPy. All scales are exact."""
+    """A model of one product, its inputs, and the result by NumPy; all scales are exact."""
     za, zb = (3, 0 if "Conv" in form else 2) if zeros else (0, 0)
     sums = (a.astype(int) - za) @ (b.astype(int) - zb)
     if "Conv" in form:
@@ -88,7 +88,7 @@ def test_products_are_exact(form: str, constant: bool) -> None:
 
 @pytest.mark.parametrize("zeros", [True, False])
 def test_weights_of_what_is_quantised_inside(zeros: bool) -> None:
-    """x has all of 0 to 255, so that its scale is 1."""
+    """Dynamic quantisation with weights: x contains 0 to 255, so its scale is 1."""
     b, scales = extreme(np.int8, DEPTH, COLUMNS), 2.0 ** -np.arange(COLUMNS)
     x = np.arange(ROWS * DEPTH, dtype=np.float32).reshape(ROWS, DEPTH) % 256
     g = OnnxBuilder()
@@ -102,7 +102,7 @@ def test_weights_of_what_is_quantised_inside(zeros: bool) -> None:
 
 
 def test_a_quantised_lstm() -> None:
-    """As the LSTM of what its weights stand for; one step, as the hidden state is quantised too."""
+    """Equals the LSTM of the dequantised weights; one step: the hidden state is quantised, too."""
     hidden = 8
     w, r = extreme(np.int8, 1, DEPTH, 4 * hidden), extreme(np.int8, 1, hidden, 4 * hidden)
     x = np.arange(DEPTH, dtype=np.float32).reshape(1, 1, DEPTH) * 4 + 3
@@ -120,13 +120,13 @@ def test_a_quantised_lstm() -> None:
     for name in (quantized, wanted):
         g.output(name, (1, 1, 1, hidden))
     got, exact = literal_session(g.model()).run(None, {"x": x})
-    # 64 products of 255 * 127 * 2^-20 at most, added in another order: 64 * 2 * 2^-24 of 2.
+    # 64 products of at most 255 * 127 * 2^-20, added in another order: 64 * 2 * 2^-24 of 2.
     np.testing.assert_allclose(got, exact, rtol=0, atol=64 * 2 * 2.0**-24 * 2)
     assert np.abs(exact).max() > 0.1
 
 
 def test_quantised_attention() -> None:
-    """As the attention of what its operands stand for."""
+    """Quantised attention equals attention of its dequantised operands."""
     heads, width = 2, 16
     x, w = extreme(np.uint8, 1, 3, width), extreme(np.int8, width, 3 * width)
     g = OnnxBuilder()
@@ -164,7 +164,7 @@ def test_only_mixed_products_are_rewritten() -> None:
 
 
 def test_optimised_products_are_exact_where_the_weight_is_constant() -> None:
-    """Or the contestant of benchmarks would compute something else on CPUs without VNNI."""
+    """Otherwise the benchmark's contestant would compute other results on CPUs without VNNI."""
     a = extreme(np.uint8, ROWS, DEPTH)
     for form in FORMS:
         model, feeds, wanted = product(form, a, extreme(np.int8, DEPTH, COLUMNS), True, True)
@@ -174,7 +174,7 @@ def test_optimised_products_are_exact_where_the_weight_is_constant() -> None:
 
 @pytest.mark.parametrize("form", ["QLinearMatMul", "QLinearConv", "QGemm", "MatMulIntegerToFloat"])
 def test_optimised_products_of_two_signed_operands_run(form: str) -> None:
-    """With x64quantprecision ONNX Runtime makes products of them that it cannot run."""
+    """With x64quantprecision, ONNX Runtime makes products of signed operands that it cannot run."""
     a, b = extreme(np.int8, ROWS, DEPTH), extreme(np.int8, DEPTH, COLUMNS)
     model, feeds, wanted = product(form, a, b, True, True)
     (got,) = optimised_session(model.SerializeToString()).run(None, feeds)
@@ -182,7 +182,7 @@ def test_optimised_products_of_two_signed_operands_run(form: str) -> None:
 
 
 def test_bfloat16_is_computed_in_float32() -> None:
-    """In branches and constants of nodes too; the model itself is not changed."""
+    """Branches and constants of nodes are converted, too; the given model is unchanged."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(BFLOAT16) for shape in ((3, 8), (8, 5)))
     g = OnnxBuilder()
@@ -198,7 +198,7 @@ def test_bfloat16_is_computed_in_float32() -> None:
     narrow, result = literal_session(model).run(None, {"x": x})
     exact = 2 * (x.astype(np.float64) @ w.astype(np.float64))
     assert (narrow.dtype, result.dtype) == (BFLOAT16, np.float32)
-    # 8 products, each exact, added up in float32.
+    # 8 products, each exact, summed in float32.
     assert np.abs(result - exact).max() <= 8 * 2.0**-24 * np.abs(exact).max() * 4
     np.testing.assert_array_equal(narrow, result.astype(BFLOAT16))
     assert model.SerializeToString() == kept

@@ -1,4 +1,4 @@
-"""OpenVINO as a contestant, played by a module of our own: it is optional and not installed."""
+"""OpenVINO as a contestant, played by a module of the test: it is optional and not installed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tvm_hybrid.bench.peers.contestants import OpenVino, openvino_version
 from tvm_hybrid.bench.peers.peers import OPENVINO, OURS, PYTHON_VARIABLE, openvino_python
 from tvm_hybrid.report.timing import ContestantError
 
-# Gives twice its input, in bfloat16 three times. Its counters are means of all runs, as the real
-# ones are: 100 us for the first run, 20 us for each other one; and 7 us for what is no kernel.
+# Returns twice its input, in bfloat16 three times. Its counters are means over all runs, as the
+# real ones are: 100 us for the first run, 20 us for each later run, and 7 us for an entry that is
+# no kernel.
 PLAYED = """
 from datetime import timedelta
 from types import SimpleNamespace
@@ -100,7 +101,7 @@ FEEDS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model; workers started in the test find the played OpenVINO."""
+    """A model; workers started in the test import the stand-in for OpenVINO."""
     (tmp_path / "openvino.py").write_text(PLAYED)
     (tmp_path / "model.onnx").write_bytes(b"model")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -122,8 +123,8 @@ def test_kernels_without_the_first_run(model: Path) -> None:
     contestant = OpenVino(model, FEEDS, 3, kernels=True)
     try:
         for _ in range(2):
-            # Half a tick is added. timedelta rounds the mean of R runs to a tick, half a tick off
-            # at most; for R - 1 runs that is R / (R - 1) as much, and R may be 2.
+            # Adds half a tick. timedelta rounds the mean of R runs to a tick, so it is off by at
+            # most half a tick; for R - 1 runs the error is R / (R - 1) times that, and R may be 2.
             assert contestant.run_for(0.001) == [pytest.approx(20.5e-6, abs=1.01e-6)]
     finally:
         contestant.close()
@@ -178,7 +179,7 @@ def test_how_to_get_it_is_said(model: Path) -> None:
 
 
 class Doubling:
-    """Our session in the benchmark."""
+    """A stand-in for our session in the benchmark."""
 
     def run(self, names: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return [2 * inputs["x"]]

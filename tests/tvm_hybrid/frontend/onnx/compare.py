@@ -1,4 +1,4 @@
-"""Runs one program whose outputs' sizes depend on data on many feeds, and ONNX Runtime too."""
+"""Runs one program with data-dependent output sizes on many feeds, and ONNX Runtime too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gather, GatherElements, GatherND and Slice, where a size or a bound depends on data."""
+"""Gather, GatherElements, GatherND and Slice with a size or a bound that depends on data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sliced(start: int, end: int, axis: int = 0, step: int = 1) -> Output:
 
 
 def chosen(g: OnnxBuilder) -> str:
-    """The places that the first condition chooses."""
+    """The indices that the first condition selects."""
     return g.node("Squeeze", g.node("NonZero", "first"), g.constant([0]))
 
 

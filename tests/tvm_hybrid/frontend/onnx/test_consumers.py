@@ -1,4 +1,4 @@
-"""What reads a value whose size depends on data; each program runs for several sizes, and for 0."""
+"""Consumers of a value whose size depends on data; each program runs for several sizes and 0."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unary(op: str, **attributes: object) -> Build:
 
 
 def binary(op: str) -> Build:
-    """With itself, which has as many rows, and a row of a constant."""
+    """Applies a binary operator to the value and its absolute value, then to a constant row."""
     return lambda g, one, _: g.node(op, g.node(op, one, g.node("Abs", one)), g.constant(W[:, 0]))
 
 
@@ -78,7 +78,7 @@ def test_products_and_concat() -> None:
 
 
 def test_images() -> None:
-    """As many small images as rows are chosen, or as many regions of one image."""
+    """Each selected row is a small image, or a region of one image."""
     pixels = np.random.default_rng(2).integers(-3, 4, (1, 2, 8, 8))
 
     def small(g: OnnxBuilder, one: str) -> str:
@@ -95,7 +95,7 @@ def test_images() -> None:
         return g.node("Pad", one, g.constant([1, 0, 2, 0]), mode="edge")
 
     def regions(g: OnnxBuilder, one: str, _: str) -> str:
-        """Corners at integers, of which each sample is the mean of two by two pixels."""
+        """Corners at integers; each sample is the mean of two by two pixels."""
         zero = g.node("Mul", g.node("ArgMax", one, axis=1, keepdims=0), g.constant(np.array(0)))
         box = g.node("Add", g.node("Mul", one, g.constant(np.zeros(4), np.float32)),
                      g.constant([1, 1, 3, 5], np.float32))  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_window_that_is_longer_than_the_data() -> None:
 
 
 def test_sizes_that_fit_only_when_the_program_runs() -> None:
-    """Both conditions choose as many rows, or one of them a single row."""
+    """Both conditions select equally many rows, or one selects a single row."""
     model = OnnxBuilder()
     one, other = chosen_rows(model)
     model.output(model.node("Add", one, other), ("n", 4))
@@ -162,7 +162,7 @@ def test_an_operator_that_reads_sizes_is_refused() -> None:
 
 
 def test_factors_that_do_not_fit() -> None:
-    """The rows of both are summed over."""
+    """The rows of both are contracted, so their numbers must agree."""
     model = OnnxBuilder()
     one, other = chosen_rows(model)
     model.output(model.node("MatMul", model.node("Transpose", one), other), (4, 4))
@@ -182,7 +182,7 @@ def test_parts_that_are_not_known_to_fit_are_refused() -> None:
 
 
 def _layers(count: int) -> onnx.ModelProto:
-    """Each adds to its input the last rows of what is behind a cache, as many as a size says."""
+    """Each layer adds to x the last rows of Concat(cache, x); a size says how many."""
     g = OnnxBuilder()
     x = g.input("x", ["t", 4])
     for number in range(count):
@@ -195,7 +195,7 @@ def _layers(count: int) -> onnx.ModelProto:
 
 
 def test_sizes_do_not_grow_from_layer_to_layer() -> None:
-    """TVM would write the size of each layer in terms of that before, twice."""
+    """TVM would write each layer's size in terms of the previous layer's size, twice."""
     short, long = (
         len(import_onnx(_layers(count), keep_open=True).mod["main"].script(show_meta=False))
         for count in (2, 6)

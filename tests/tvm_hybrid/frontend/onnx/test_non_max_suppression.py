@@ -1,4 +1,4 @@
-"""NonMaxSuppression against ONNX Runtime: limits that are met exactly, left out, or come late."""
+"""NonMaxSuppression compared with ONNX Runtime: limits met exactly, absent, or fed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _model(*limits: np.ndarray, late: bool = False, **attributes: int) -> OnnxBu
 )
 @pytest.mark.parametrize("center", [0, 1])
 def test_limits(limits: tuple[np.ndarray, ...], center: int) -> None:
-    """Scores of all signs, and equal ones."""
+    """Scores of both signs, and equal scores."""
     proto = _model(*limits, center_point_box=center).model()
     low, high = BOXES[..., 1::-1], BOXES[..., 3:1:-1]
     boxes = np.concatenate([(low + high) / 2, high - low], axis=2) if center else BOXES
@@ -75,7 +75,7 @@ def test_limits_that_come_at_run_time() -> None:
 
 
 def test_images_and_classes() -> None:
-    """Random boxes, many of which overlap, and some with their corners the other way round."""
+    """Random overlapping boxes, some with their corners swapped."""
     model = OnnxBuilder()
     boxes, scores = model.input("boxes", (2, 40, 4)), model.input("scores", (2, 3, 40))
     limits = (np.array([7]), np.array([0.3], "f"), np.array([0.4], "f"))
@@ -87,7 +87,7 @@ def test_images_and_classes() -> None:
         feeds.append(
             {
                 "boxes": rng.uniform(0, 1, (2, 40, 4)).astype(np.float32),
-                # Few different ones: equal scores keep their order.
+                # Few distinct scores: equal scores keep their order.
                 "scores": (rng.integers(0, 12, (2, 3, 40)) / 10 * (seed > 0)).astype(np.float32),
             }
         )
@@ -96,7 +96,7 @@ def test_images_and_classes() -> None:
 
 @pytest.mark.parametrize("size", [0.1, 0.4])
 def test_more_than_a_vector(size: float) -> None:
-    """Small boxes, of which dozens are chosen: each meets a few of them, or all vectors of them."""
+    """Dozens of small boxes are selected: each overlaps a few of them, or whole vectors of them."""
     model = OnnxBuilder()
     boxes, scores = model.input("boxes", ("i", "n", 4)), model.input("scores", ("i", "c", "n"))
     limits = (np.array([90]), np.array([0.1], "f"))
@@ -127,7 +127,7 @@ def test_scores_that_are_nan_come_last() -> None:
 
 
 def test_areas_of_nothing_and_beyond_float32() -> None:
-    """Lines and points suppress nothing, nor do negative extents and infinite areas."""
+    """Lines, points, negative extents and infinite areas suppress nothing."""
     model = _model(MOST, np.array([0.0], "f"), center_point_box=1)
     rows = [[2, 2, 4, 4], [2, 2, -2, -2], [2, 2, 0, 4], [2, 2, 0, 0]]
     boxes = [np.array([each], np.float32) for each in (rows, [[2, 2, 1e30, 1e30]] * 4)]
@@ -136,7 +136,7 @@ def test_areas_of_nothing_and_beyond_float32() -> None:
 
 
 def test_a_number_of_boxes_that_depends_on_data() -> None:
-    """As a detector filters its boxes first."""
+    """A detector filters its boxes first, so their number depends on data."""
     model = OnnxBuilder()
     boxes, scores = model.input("boxes", BOXES.shape[1:]), model.input("scores", (4,))
     keep = model.node("Greater", scores, model.constant(np.float32(0)))
@@ -154,7 +154,7 @@ def test_a_number_of_boxes_that_depends_on_data() -> None:
 
 @pytest.mark.parametrize("most", [3, 100])
 def test_the_order_of_many_scores(most: int) -> None:
-    """Of either sign, both zeros, infinities and equal ones: all boxes come, or the first few."""
+    """Scores of both signs, zeros, infinities and equal scores; all boxes or the first few."""
     model = OnnxBuilder()
     boxes, scores = model.input("boxes", (1, "n", 4)), model.input("scores", (1, 2, "n"))
     limits = (np.array([most]), np.array([0.99], "f"))

@@ -1,4 +1,4 @@
-"""Range whose limits are computed when the model runs."""
+"""Range with limits that are computed at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tvm_hybrid.frontend.onnx.chosen_rows import Build, compare
 from tests.tvm_hybrid.frontend.onnx.compare import Feeds, same_as_onnx_runtime, session_of
 from tvm_hybrid.errors import FeedError
 
-NUMBERS = 65  # more than an input has whose value a session compiles for
+NUMBERS = 65  # more than the largest input that a session compiles per value
 
 
 def ranges(dtype: Any) -> OnnxBuilder:
@@ -37,7 +37,7 @@ def test_numbers_that_are_exact(dtype: Any) -> None:
 
 
 def test_numbers_that_are_rounded() -> None:
-    """Each element is rounded to float64, then to float32: 1 ulp at most, not i of them."""
+    """Each element is rounded to float64, then to float32: at most 1 ulp, not one ulp per step."""
     (found,) = session_of(ranges(np.float32)).run(None, feeds_of((1, 50, 0.1), np.float32))
     delta = float(np.float32(0.1))
     exact = 1 + delta * np.arange(len(found))
@@ -63,7 +63,7 @@ def test_lengths_that_are_not_finite(dtype: Any, limits: tuple[float, ...]) -> N
 
 
 def test_a_length_that_follows_from_a_size() -> None:
-    """It is known to be that of the rows."""
+    """The length is known to equal the number of rows."""
 
     def build(g: OnnxBuilder, one: str, _: str) -> str:
         zero, step = g.constant(np.array(0)), g.constant(np.array(1))

@@ -1,4 +1,4 @@
-"""NonZero and Compress: how many elements there are is known when the model runs."""
+"""NonZero and Compress: the number of elements is known only at run time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nonzero(shape: tuple[int, ...], dtype: Any) -> OnnxBuilder:
 
 
 def flags(shape: tuple[int, ...], dtype: Any) -> list[Feeds]:
-    """Some, none and all elements."""
+    """Conditions with some, no and all elements set."""
     some = np.random.default_rng(0).integers(0, 2, shape)
     arrays = (some, np.zeros(shape), np.ones(shape))
     return [{"x": array.astype(dtype)} for array in arrays]
@@ -54,7 +54,7 @@ def test_nonzero_of_special_numbers() -> None:
 
 
 def test_nonzero_of_a_scalar() -> None:
-    """It has no coordinates, as the operator's text says; ONNX Runtime gives it one."""
+    """A scalar has no coordinates, as the specification says; ONNX Runtime gives it one."""
     pairs = [
         ({"x": np.array(value, np.float32)}, [np.empty((0, count), np.int64)])
         for value, count in ((2, 1), (0, 0))
@@ -74,7 +74,7 @@ def test_nonzero_of_a_scalar() -> None:
     ],
 )
 def test_compress(shape: tuple[int, ...], count: int, attributes: dict[str, int]) -> None:
-    """With conditions that are as long as the axis, and shorter ones."""
+    """Conditions as long as the axis, and shorter ones."""
     model = OnnxBuilder()
     x, condition = model.input("x", shape), model.input("condition", (count,), np.bool_)
     chosen = model.node("Compress", x, condition, **attributes)
@@ -108,7 +108,7 @@ def test_how_an_open_output_is_described() -> None:
 
 
 def test_an_exported_library(tmp_path: Path) -> None:
-    """It runs where TVM's C++ runtime is alone."""
+    """The library runs on TVM's C++ runtime alone."""
     executable = session_of(nonzero((2, 3), np.float32)).executable
     path = executable.export(tmp_path / "nonzero.so")
     loaded = tvm_hybrid.load(path)
@@ -122,7 +122,7 @@ def test_an_exported_library(tmp_path: Path) -> None:
 
 
 def test_a_fallback_in_the_same_library(tmp_path: Path) -> None:
-    """Both programs have functions of TVM's that compute sizes."""
+    """Both programs contain TVM functions that compute sizes."""
     model = nonzero((2, 3), np.float32).model()
     executable = tvm_hybrid.compile(model, num_threads=1, records=[], fallback="scalar")
     loaded = tvm_hybrid.load(executable.export(tmp_path / "nonzero.so"))

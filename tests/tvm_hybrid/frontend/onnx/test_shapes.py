@@ -1,4 +1,4 @@
-"""Operators that make and read shapes, where a size depends on data."""
+"""Operators that make and read shapes with a data-dependent size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reshaped(*shape: int) -> Build:
 
 
 def with_shape(op: str, *parts: Any) -> Build:
-    """Of a shape whose parts are numbers, "rows" of the first value, or a "count" from data."""
+    """Applies an operator to a shape of numbers, "rows" of a value, and a "count" from data."""
 
     def build(g: OnnxBuilder, one: str, _: str) -> str:
         names = {
@@ -68,7 +68,7 @@ def test_reshape() -> None:
 
 
 def test_reshape_to_a_shape_that_is_computed() -> None:
-    """ONNX Runtime takes a size of 0 for one to be copied, and refuses -1 beside one."""
+    """ONNX Runtime copies the size for 0, and refuses -1 beside 0."""
     compare(
         [
             (with_shape("Reshape", "rows", 2, -1), ("n", 2, "m"), np.float32),

@@ -1,4 +1,4 @@
-"""Sizes are compared and simplified whatever they are: a wrong one would be a wrong shape."""
+"""Sizes of any form are compared and simplified correctly: an error would give a wrong shape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_simpler_size_is_the_same_number(size: Expr) -> None:
 
 
 def test_the_lesser_of_two_sizes_that_are_known_to_differ() -> None:
-    """The frames of a padded signal: 256 samples each, from the third on."""
+    """Frame counts of a padded signal: 256 samples a frame, without three frames."""
     frames = floordiv(N, 256)
     assert same_size(simplified(Min(frames, floordiv(N + 1152, 256) - 3)), frames)
     assert same_size(simplified(Min(floordiv(N + 1152, 256) - 3, frames)), frames)

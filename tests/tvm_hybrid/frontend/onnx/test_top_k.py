@@ -1,4 +1,4 @@
-"""TopK of open sizes, and with a k that is computed."""
+"""TopK of dynamic sizes and with a computed k."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
 
 
 def top(k: Callable[[OnnxBuilder, str], str], source: str = "", **attributes: int) -> OnnxBuilder:
-    """TopK of the chosen rows, or of an input, with a k that is made from the rows."""
+    """TopK of the selected rows or of an input, with a k computed from the rows."""
     model = OnnxBuilder()
     rows, _ = chosen_rows(model)
     values, places = model.nodes("TopK", 2, source or rows, k(model, rows), **attributes)
@@ -72,7 +72,7 @@ def test_signs_of_zeros_and_nan_do_not_count(dtype: str) -> None:
 
 
 def test_digits_of_one_other() -> None:
-    """One number among many equal ones, which it differs from in a single digit."""
+    """One number among many equal numbers, from which it differs in a single digit."""
     rows = np.full((3, 1, 90), 5, np.int32)
     for row, place in zip(rows, (0, 40, 89), strict=True):
         row[0, place] = 5 + (7 << 16)
@@ -95,7 +95,7 @@ DTYPES = ("float16", "float32", "float64", "int8", "uint16", "int32", "uint32", 
 
 
 def with_ties(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers of all signs and sizes, many of them twice."""
+    """Numbers of both signs and many magnitudes, with many duplicates."""
     random = np.random.default_rng(shape[-1])
     kind = np.dtype(dtype)
     if kind.kind == "f":
@@ -109,7 +109,7 @@ def with_ties(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def best(x: np.ndarray, k: int, axis: int, largest: int) -> list[np.ndarray]:
-    """By a stable sort of the places of distinct numbers."""
+    """The result by a stable sort of the indices."""
     order = np.unique(x, return_inverse=True)[1].reshape(x.shape)
     places = np.argsort(-order if largest else order, axis, kind="stable")
     places = np.take(places, range(k), axis)
@@ -132,7 +132,7 @@ def plain_top(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
 def test_few_and_many(dtype: str, is_open: bool) -> None:
-    """By heap and by digits, of some columns more than a block has, along all axes."""
+    """By heap and by radix sort: some more columns than a block has, along all axes."""
     for shape, k, axis in [((2, 500), 20, 1), ((2, 90), 17, 1), ((70, 19), 3, 0), ((1, 1), 1, 1)]:
         for largest in (0, 1):
             x = with_ties(dtype, shape)
@@ -143,7 +143,7 @@ def test_few_and_many(dtype: str, is_open: bool) -> None:
 
 @pytest.mark.parametrize(("count", "k"), [(500, 20), (90, 17), (96, 16), (90, 90)])
 def test_which_sort(count: int, k: int) -> None:
-    """Known sizes have the code of one of the two only, open ones of both if there are many."""
+    """Static sizes have the code of one sort only; dynamic sizes have both if there may be many."""
     few = k <= 16 or k * 24 <= count
     for is_open in (False, True):
         both = is_open and k > 16
@@ -185,8 +185,10 @@ KINDS = ("anywhere", "rising", "falling", "ties", "all alike", "least")
     ("extent", "k"), [(340, 17), (4000, 100), (4097, 100), (5000, 99), (4000, 101)]
 )
 def test_some_of_many(extent: int, k: int, largest: int) -> None:
-    """Blocks of one unit and of two, the last one not whole; those that take the limit and those
-    that do not, of known and of open sizes."""
+    """Blocks of one unit and of two, with a partial last block.
+
+    With and without the limit, for static and dynamic sizes.
+    """
     for is_open in (False, True):
         model = OnnxBuilder()
         shape = ("n", "m") if is_open else (2, extent)

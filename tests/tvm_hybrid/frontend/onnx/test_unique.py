@@ -1,4 +1,4 @@
-"""Unique: of elements and of slices, in order of values or of places, and every set of outputs."""
+"""Unique: elements and slices, sorted or in order of occurrence, with every set of outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unique(shape: tuple[int, ...], dtype: Any, outputs: int = 4, **attributes: A
 
 
 def few_values(shape: tuple[int, ...], dtype: Any) -> list[Feeds]:
-    """Some different values, and one value alone."""
+    """A few distinct values, and a constant array."""
     rng = np.random.default_rng(0)
     return [{"x": rng.integers(0, top, shape).astype(dtype)} for top in (4, 1)]
 
@@ -56,7 +56,7 @@ def test_types(dtype: Any) -> None:
 
 
 def test_special_numbers() -> None:
-    """NaN equals NaN and is last; of both zeros the first one stays."""
+    """NaN equals NaN and sorts last; of the two zeros the first in the input is kept."""
     x = np.array([np.nan, -0.0, np.inf, 0.0, -np.inf, np.nan, 2], np.float32)
     expected = [
         np.array([-np.inf, -0.0, 2, np.inf, np.nan], np.float32),
@@ -71,7 +71,7 @@ def test_special_numbers() -> None:
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int16, np.float32, np.float64])
 @pytest.mark.parametrize("in_order", [0, 1])
 def test_many_elements(dtype: Any, in_order: int) -> None:
-    """Of all digits, some of them alike in all elements."""
+    """Elements that use all digits; some digits are equal in all elements."""
     rng = np.random.default_rng(1)
     bits = 8 * np.dtype(dtype).itemsize
     few = rng.integers(0, 2**64 - 1, 500, np.uint64) >> np.uint64(64 - bits)
@@ -88,7 +88,7 @@ def test_many_elements(dtype: Any, in_order: int) -> None:
 
 @pytest.mark.parametrize(("shape", "by_comparisons"), [((300,), False), ((300, 2), True)])
 def test_elements_are_sorted_by_digits(shape: tuple[int, ...], by_comparisons: bool) -> None:
-    """A sort by merges has a loop over widths of runs; digits have a table of counts."""
+    """Merge sort has a loop over run widths; radix sort has a table of counts."""
     axis = {"axis": 0} if by_comparisons else {}
     model = unique(shape, np.int64, 4, **axis)
     text = import_onnx(model.model(), keep_open=True).mod.script()

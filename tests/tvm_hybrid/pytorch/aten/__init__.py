@@ -1,4 +1,4 @@
-"""Cases of every ATen operator that is imported, by family: a module a family."""
+"""Cases of every ATen operator that is imported, one module for each family."""
 
 from __future__ import annotations
 

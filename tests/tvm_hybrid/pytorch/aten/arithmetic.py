@@ -1,4 +1,4 @@
-"""Functions of two elements and more."""
+"""Functions of two or more elements."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _I, _J = wholes(2, 3, 5), wholes(3, 1, seed=1)
 _NONZERO = wholes(2, 3, 5, low=1, high=7, seed=2) * (2 * wholes(2, 3, 5, low=0, high=2) - 1)
 _BYTES = wholes(2, 3, 5, low=0, high=256, dtype=torch.uint8)
 _BIT, _BIT2 = _I > 0, _J > 0
-# Ten times as much is nearly whole, or is whole after rounding.
+# Ten times these values is almost an integer, or is one after rounding.
 _TENTHS = torch.tensor([1.0, 0.3, 6.0, -1.0, -0.3, 0.7])
 _GRID = (EDGES[:, None], EDGES[None, :])
 
 
 def _pairs() -> list[Call]:
-    """Operands of one type and of two."""
+    """Operands of one type, and of two types."""
     return [
         call(_X, _Y),
         call(_I, _J),

@@ -1,4 +1,4 @@
-"""Calls of ATen operators, and a module that makes all calls of a family.
+"""Calls of ATen operators, and a module that runs all calls of a family.
 
     "sum.dim_IntList": [call(x, [0, -1], True), call(x, [1], dtype=torch.float64)]
 
@@ -21,18 +21,18 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Call:
-    """One form of an operator: its arguments, and how near to eager mode its results must be.
+    """One form of an operator: its arguments, and tolerances relative to eager mode.
 
     Attributes
     ----------
     args, kwargs : tuple, dict
-        What the operator is called with.
+        Arguments of the operator.
     atol, rtol : float or None
         Tolerances of floating-point results; None are those of `torch.testing.assert_close`.
     results : int or None
-        How many of the results are compared, if not all.
+        Number of results to compare; None for all.
     refused : bool
-        Whether this form is an error that names the operator.
+        Whether this form raises an error that names the operator.
     """
 
     args: tuple[Any, ...]
@@ -44,32 +44,32 @@ class Call:
 
 
 Family = Mapping[str, Sequence[Call]]
-"""Calls by the overload that they call, such as "sum.dim_IntList"."""
+"""Calls by overload name, such as "sum.dim_IntList"."""
 
 
 def call(*args: Any, **kwargs: Any) -> Call:
-    """A form with torch's own tolerances."""
+    """A form with torch's default tolerances."""
     return Call(args, kwargs)
 
 
 def near(atol: float, rtol: float, *args: Any, **kwargs: Any) -> Call:
-    """A form with tolerances of its own; a comment beside it derives them."""
+    """A form with its own tolerances; a comment beside it derives them."""
     return Call(args, kwargs, atol, rtol)
 
 
 def first(each: Call) -> Call:
-    """A form of which the first result alone is wanted."""
+    """The form; only its first result is compared."""
     return dataclasses.replace(each, results=1)
 
 
 def refused(*args: Any, **kwargs: Any) -> Call:
-    """A form that nobody imports."""
+    """A form that is not imported."""
     return Call(args, kwargs, refused=True)
 
 
 @functools.cache
 def floats(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    """Normally distributed numbers; the same tensor whenever it is asked for."""
+    """Normally distributed numbers; equal arguments return one shared tensor."""
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return drawn.to(dtype)
 
@@ -78,13 +78,13 @@ def floats(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 def wholes(
     *shape: int, low: int = -5, high: int = 6, dtype: torch.dtype = torch.int64, seed: int = 0
 ) -> torch.Tensor:
-    """Whole numbers from `low` to `high - 1`."""
+    """Integers from `low` to `high - 1`."""
     drawn = torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
     return drawn.to(dtype)
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """The overload of a name such as "sum.dim_IntList"."""
+    """The overload with a name such as "sum.dim_IntList"."""
     packet, overload = name.split(".")
     for namespace in (torch.ops.aten, torch.ops.prims, torch.ops.tvm_hybrid):
         found = getattr(getattr(namespace, packet, None), overload, None)
@@ -99,7 +99,7 @@ class Calls(torch.nn.Module):  # type: ignore[misc]
     Attributes
     ----------
     calls : list of (str, Call)
-        What is called, in order.
+        The calls in order.
     inputs : list of torch.Tensor
     """
 
@@ -116,11 +116,11 @@ class Calls(torch.nn.Module):  # type: ignore[misc]
                 self.register_parameter(name, leaf)
             else:
                 self._places[id(leaf)] = len(self.inputs)
-                # torch takes the sizes of a view's base for dynamic.
+                # torch treats the sizes of a view's base as dynamic.
                 self.inputs.append(leaf.clone(memory_format=torch.contiguous_format))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The tensors that the calls return, all in one tuple."""
+        """All results of the calls in one tuple."""
         found: list[torch.Tensor] = []
         for name, each in self.calls:
             args, kwargs = pytree.tree_map(

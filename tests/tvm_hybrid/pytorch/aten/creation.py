@@ -1,4 +1,4 @@
-"""Tensors made of nothing, and casts."""
+"""Tensors created without inputs, and casts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .elementwise import EDGES
 _X = floats(2, 3)
 _I = wholes(2, 3)
 _BIT = _I > 0
-# Without NaN and infinities, which no integer is.
+# Without NaN and infinities, which no integer can represent.
 _FINITE = EDGES[3:]
 _TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
 _ALL_TYPES = (*_TYPES, torch.int16, torch.int8, torch.bool)

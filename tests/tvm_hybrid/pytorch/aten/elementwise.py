@@ -10,9 +10,9 @@ _NAN, _INF = float("nan"), float("inf")
 EDGES = torch.tensor(
     [_NAN, _INF, -_INF, 0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 1.0, -1.0, 3.7, -3.7, 6.0, 21.0]
 )
-"""Where functions change, and ties of rounding."""
+"""Points where functions change, and rounding ties."""
 TINY = torch.tensor([1e-10, -1e-10, 1e-7, -1e-7, 3e-4, -3e-4, 1e-20, 0.0])
-"""Where log(1 + x) and exp(x) - 1 need care."""
+"""Values for which log(1 + x) and exp(x) - 1 lose precision."""
 _X = floats(3, 7)
 _UNIT = torch.linspace(-1.0, 1.0, 21)
 _WHOLE = wholes(11, low=-3, high=8)
@@ -20,11 +20,11 @@ _BITS = wholes(7) > 0
 
 
 def _everywhere(*more: torch.Tensor) -> list[Call]:
-    """Floats, edges, and whole numbers, which become float32."""
+    """Floats, edges, and integers, which become float32."""
     return [call(x) for x in (_X, EDGES, _WHOLE, *more)]
 
 
-# float32 functions may differ from eager mode's by a few units in the last place.
+# float32 functions may differ from eager mode by a few units in the last place.
 _NEAR = (1e-6, 4e-6)
 _FUNCTIONS = ("cos", "sin", "tan", "exp", "erf", "sigmoid", "tanh", "sinh", "cosh", "atan")
 _OF_UNIT = ("acos", "asin", "atanh")

@@ -1,4 +1,4 @@
-"""Pools, other sizes, and pixels between pixels."""
+"""Pools, resizes, and samples between pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements elsewhere: views, orders of axes, parts, and several tensors as one."""
+"""Data movement: views, permutations, parts, and concatenations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ FAMILIES: dict[str, Family] = {
             call(_X, 0, 0, -1),
         ],
         "copy.default": [
-            # torch takes the first operand for changed: each has one of its own.
+            # torch treats the first operand as changed: each call has its own.
             call(floats(2, 3, 4, seed=1), _X),
             call(floats(2, 3, 4, seed=2), floats(4)),
             call(floats(2, 3, 4, seed=3), _I),

@@ -1,4 +1,4 @@
-"""Sums, extremes and what else makes one element of many; running sums and orders."""
+"""Sums, extremes and other reductions; running sums and sorting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _X = floats(2, 3, 5)
 _I = wholes(2, 3, 5, dtype=torch.int32)
 _BIT = _I > 0
 _HALF, _BRAIN = _X.half(), _X.bfloat16()
-# Without equal elements, whose order is nobody's.
+# Without equal elements, whose order is undefined.
 _MIXED = torch.randperm(30, generator=torch.Generator().manual_seed(0)).view(2, 3, 5)
 _TIES = wholes(4, 9, low=0, high=3)
 _WITH_NAN = torch.where(_X > 1.2, torch.nan, _X)
@@ -23,7 +23,7 @@ def _extremes() -> list[Call]:
 
 
 def _places() -> list[Call]:
-    """Where extremes are; of equals the first."""
+    """Indices of extremes; the first among equal elements."""
     return [
         call(_X),
         call(_X, 1),

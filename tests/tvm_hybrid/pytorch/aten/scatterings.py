@@ -1,4 +1,4 @@
-"""Operators that write where indices and masks say."""
+"""Operators that write at indices and masks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SRC = floats(3, 4, 5, seed=1)
 _NAN = torch.where(_SRC > 1, torch.nan, _SRC)
 _I = wholes(3, 4, 5, dtype=torch.int32)
 _TO_3 = wholes(3, 4, 5, low=0, high=3)  # many indices are equal
-_TO_4 = wholes(2, 6, 3, low=0, high=4, seed=2)  # fewer than elements, but along the axis
+_TO_4 = wholes(2, 6, 3, low=0, high=4, seed=2)  # fewer indices than elements except along the axis
 _LONG = floats(3, 6, 5, seed=3)
 _NONE = torch.zeros(0, dtype=torch.int64)
 _ROWS = torch.tensor([2, 0, -1])

@@ -1,4 +1,4 @@
-"""Elements found by indices and masks, and written to them."""
+"""Elements selected by indices and masks, and elements written to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows, samples between elements, distances, bags."""
+"""Windows, interpolated samples, distances, embedding bags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .calls import Family, call, first, floats, wholes
 
 _X = floats(2, 3, 8, 9)
 _VOLUME = floats(2, 3, 4, 5, 6)
-_GRID = floats(2, 2, 3, 4, 3)  # a third of the places lies outside
+_GRID = floats(2, 2, 3, 4, 3)  # a third of the positions lies outside
 _LINES = floats(3, 4, 5)
 _WEIGHT = floats(9, 4)
 _WORDS = wholes(7, low=0, high=9)
@@ -44,7 +44,7 @@ FAMILIES: dict[str, Family] = {
     "distances": {
         "cdist.default": [
             *(call(_LINES, floats(3, 2, 5, seed=1), p) for p in (0.0, 1.0, 3.0, float("inf"))),
-            # A zero on the diagonal: torch takes it apart into products of more than 25 lines.
+            # A zero diagonal: torch decomposes it into products if there are more than 25 lines.
             call(_LINES, _LINES),
             call(floats(1, 4, 5), _LINES, 2.0, 2),
         ],

@@ -1,4 +1,4 @@
-"""A configuration fitted to other sizes: the same numbers, or the same shares of the largest."""
+"""A configuration fitted to other sizes keeps its numbers, or their ratios to the largest value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm_hybrid.records.record_store import ConfigSpace
 
 
 class Blocks(Config, frozen=True, kw_only=True):
-    """Like a product's."""
+    """Block sizes like those of a product."""
 
     k: int
     rows: int = 4
@@ -32,8 +32,8 @@ def of(ks: Sequence[int], rows: Sequence[int] = (2, 4, 6)) -> ConfigSpace:
 @pytest.mark.parametrize(
     ("k", "there", "fitted"),
     [
-        (64, (32, 64, 128), 64),  # the number itself, of numbers and shares that agree
-        (128, (64, 256), 256),  # the largest there, too
+        (64, (32, 64, 128), 64),  # both rules give this number
+        (128, (64, 256), 256),  # the largest value in both spaces
         (128, (96, 200), 200),
         (64, (60, 100), 60),
         (32, (16, 64, 256), 64),  # a quarter
@@ -48,7 +48,7 @@ def test_numbers_and_shares(k: int, there: tuple[int, ...], fitted: int | None) 
 
 
 def test_differences_add_up() -> None:
-    # Each would do alone.
+    # Each difference alone is allowed.
     here = of((8, 64), (8, 24))
     assert fit_config(Blocks(k=8, rows=8), here, of((6, 100), (8, 24))) == Blocks(k=6, rows=8)
     assert fit_config(Blocks(k=8, rows=8), here, of((8, 100), (6, 24))) == Blocks(k=8, rows=6)
@@ -65,7 +65,7 @@ def test_what_is_no_number_must_be_equal(changes: dict[str, object]) -> None:
 
 
 def test_a_single_value_may_differ() -> None:
-    """What all configurations of a space have in common is no knob, but depends on sizes too."""
+    """A number that all configurations of a space share is no knob but may depend on sizes."""
     assert fit_config(Blocks(k=128), of((128,)), of((512,))) == Blocks(k=512, rows=4)
 
 

@@ -1,4 +1,4 @@
-"""Which records are borrowed for regions that have none."""
+"""Which records are borrowed for regions without records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ...tuning.conftest import MakeRecord
 
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the limit must not be nearer."""
+    """Sizes are doubled here: the distance limit must allow that."""
     monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
@@ -77,13 +77,13 @@ def test_distance_is_that_of_the_size_that_differs_most() -> None:
 
 
 class Tuned:
-    """A store of what searches found for toy regions of several sizes."""
+    """A store of search results for toy regions of several sizes."""
 
     def __init__(self, path: Path, toy: ModuleType, record: MakeRecord) -> None:
         self.file, self.toy, self.record = RecordFile(path), toy, record
 
     def add(self, size: int, block: int, speedup: float = 1.5, **changes: Any) -> Record:
-        """A configuration that is faster than the default by `speedup`."""
+        """Adds a configuration that is faster than the default by `speedup`."""
         region = self.toy.region(size)
         made = self.record(
             block,
@@ -100,7 +100,7 @@ class Tuned:
         return made
 
     def borrowed(self, size: int, machine: Machine) -> tuple[int, str, float] | None:
-        """Block, workload and distance of what a region of this size may borrow."""
+        """Block, workload and distance of the record that a region of this size borrows."""
         found = NearestRecords(RecordStore(self.file.path).by_workload).find(
             self.toy.region(size), machine
         )
@@ -138,7 +138,7 @@ def test_the_nearest_speaks_even_if_its_default_is_the_best(tuned: Tuned, machin
 
 
 def test_open_sizes_borrow_from_a_usual_one(tuned: Tuned, machine: Machine) -> None:
-    """The nearest to 128 speaks, within a factor of four, and regions that are the same else."""
+    """Dynamic sizes borrow from the size nearest to 128, within a factor of four."""
     size = SymbolicSize.of("n")
     tuned.add(1024, 64)
     assert tuned.borrowed(size, machine) is None
@@ -152,7 +152,7 @@ def test_numbers_of_symbols() -> None:
     assert symbols_in(matmul(n), matmul(12)) == {"n": 12}
     assert symbols_in(matmul(n), matmul(12, 64)) is None
     assert symbols_in(matmul(n), matmul(n)) is None
-    assert symbols_in(matmul(b * n), matmul(12)) is None  # neither is a size of its own
+    assert symbols_in(matmul(b * n), matmul(12)) is None  # neither is a symbol alone
     vector = (Tensor((n,), "float32"),)
     assert symbols_in(matmul(b * n).replace(operands=vector), matmul(12)) is None
     strided = matmul(n).replace(attrs={"strides": (n * 4, 1)})
@@ -198,7 +198,7 @@ def test_what_looks_worse_to_the_template_than_where_it_was_measured_is_not_borr
     tuned.add(128, 32)
 
     def cycles(region: Region, config: Any, machine: Machine) -> float:
-        """Of blocks of 32, beside the default's: 1.5 where it was measured, more for others."""
+        """Blocks of 32 relative to the default: 1.5 where measured, more for other sizes."""
         worse = {128: 1.5, 96: 1.55, 64: 1.6}[region.output.size]
         return worse if config.block == 32 else 1.0
 

@@ -1,4 +1,4 @@
-"""In which order records are asked: the user's, the package's, those of similar regions."""
+"""The lookup order of records: the user's, the package's, those of similar regions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Write = Callable[..., Record]
 
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the limit must not be nearer."""
+    """Sizes are doubled here: the distance limit must allow that."""
     monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this package's records are for the test."""
+    """Folder of this package's records during the test."""
     folder = tmp_path / "shipped"
     folder.mkdir()
     monkeypatch.setattr(record_lookup, "FOLDER", folder)
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def write(toy: ModuleType, record: MakeRecord) -> Write:
-    """`write(path, size, block, **changes)`: what a search confirmed to be 1.5 times as fast."""
+    """`write(path, size, block, **changes)` writes a record confirmed to be 1.5 times as fast."""
 
     def append(path: Path, size: int, block: int, **changes: Any) -> Record:
         region = toy.region(size)
@@ -144,7 +144,7 @@ def test_a_use_names_the_line_s_content(
 def test_a_former_default_makes_way_for_today_s(
     tmp_path: Path, folder: Path, toy: ModuleType, machine: Machine, write: Write, shipping: bool
 ) -> None:
-    """The search found nothing faster than the default; since then the default has changed."""
+    """The search confirmed the former default as best; since then the default has changed."""
     path = folder / f"{machine.name}.jsonl" if shipping else tmp_path / "r.jsonl"
     (tmp_path / "r.jsonl").write_text("")
     write(path, 64, 2, baseline_us=2.0)
@@ -175,7 +175,7 @@ def test_only_what_is_confirmed_is_trusted(toy: ModuleType, record: MakeRecord) 
         record(32, 9.9, baseline_us=10.0, confirmed=False),
     ]
     assert blocks(*searched, default, *finals) == [16, 8]
-    # A short measurement later takes nothing back; a failure does.
+    # A later short measurement revokes nothing; a failure does.
     again = record(16, 9.0, baseline_us=10.0)
     assert blocks(*searched, default, *finals, again) == [16, 8]
     failed = record(16, status="wrong_result", times_us=[])

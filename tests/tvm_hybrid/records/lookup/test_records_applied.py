@@ -1,4 +1,4 @@
-"""A record changes the code that is built, and `explain` says where its numbers come from."""
+"""A record changes the built code, and `explain` names the source of its numbers."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def options() -> PipelineOptions:
 
 
 def by_hand(default: Config) -> dict[str, object]:
-    """Other block sizes than the formula's."""
+    """Block sizes that differ from the formula's."""
     fields = default.to_dict()
     return {**fields, "rows": 2, "vectors": 1, "m_block": 4, "k_block": 7}
 
 
 @pytest.fixture
 def records(tmp_path: Path, options: PipelineOptions) -> Path:
-    """A file with a damaged line, then one record for each region but the last."""
+    """A file with a damaged line, followed by one record for each region except the last."""
     path = tmp_path / "by hand.jsonl"
     path.write_text("{not a record\n")
     store = RecordStore(path)
@@ -85,10 +85,10 @@ def records(tmp_path: Path, options: PipelineOptions) -> Path:
 
 
 def assembly(compiled: CompiledModule, function: str) -> str:
-    """The instructions of one function."""
+    """Instructions of one function."""
     (library,) = compiled.executable.mod.imports
     text = library.inspect_source("asm")
-    # From the body's label to the end of its function; labels are numbered over the whole file.
+    # From the body's label to the function's end; labels are numbered over the whole file.
     body = re.search(rf"^{function}_compute_:$(.*?)^\.Lfunc_end", text, re.M | re.S)
     body = body or re.search(rf"^{function}:$(.*?)^\.Lfunc_end", text, re.M | re.S)
     assert body is not None, f"no {function} in the assembly"
@@ -132,7 +132,7 @@ def test_explain_says_where_each_configuration_comes_from(records: Path) -> None
         else:
             assert after.source == "default"
         sources.append(after.source.rpartition(":")[2])
-    # Line 1 of the file is damaged; the records stand in the lines after it.
+    # Line 1 of the file is damaged; records occupy the following lines.
     assert sorted(sources) == ["2", "3", "default"]
     assert f"{records.name}:2" in tuned.explain().to_json()
 
@@ -141,7 +141,7 @@ def test_the_results_are_the_same(records: Path) -> None:
     x = np.random.default_rng(3).standard_normal((BATCH, SIZES[0])).astype("float32")
     # A sum of K products in any order is within (K + 1) * u * sum |products| of the exact one, u
     # being 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1); an error of
-    # the layer before passes through |weight|; ReLU amplifies nothing.
+    # the previous layer passes through |weight|; ReLU amplifies nothing.
     exact, error = x.astype(np.float64), np.zeros(x.shape)
     for weight, bias in parameters(SIZES):
         magnitude = (np.abs(exact) + error) @ np.abs(weight) + np.abs(bias)
@@ -186,7 +186,7 @@ def test_records_that_cannot_be_built_are_passed_over(
 def test_tune_writes_what_compile_reads(tmp_path: Path, threads: int) -> None:
     path = tmp_path / "r.jsonl"
     mod = mlp((16, 32, 8), 4)
-    apart: dict[str, Any] = {"fusion": "fine", "records": path}  # two regions, not one
+    apart: dict[str, Any] = {"fusion": "fine", "records": path}  # two regions instead of one
     result = tvm_hybrid.tune(mod, trials=3, num_threads=threads, **apart)
     assert len(result.regions) == 2 and not result.interrupted
     written = [located.record for located in RecordStore(path)]
@@ -215,7 +215,7 @@ def test_tune_writes_what_compile_reads(tmp_path: Path, threads: int) -> None:
         newest = [located.record for located in latest(store.of_workload(region.region.key))]
         times = [record.relative or math.inf for record in newest]
         chosen = [record.config for record in newest].index(region.best)
-        assert times[chosen] == min(times)  # equally fast ones are as good
+        assert times[chosen] == min(times)  # ties are allowed
     assert {region.region.key for region in again.regions} == set(best)
     assert not (tmp_path / "none").exists()
 

@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {"num_threads": 1, "fusion": "fine"}
 
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the limit must not be nearer."""
+    """Sizes are doubled here: the distance limit must allow that."""
     monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
@@ -43,7 +43,7 @@ def layer(m: int = 24) -> IRModule:
 
 
 def tuned(path: Path, m: int = 24) -> Record:
-    """Writes a record of the layer, with another configuration than the formula's."""
+    """Writes a record of the layer with a configuration that differs from the formula's."""
     options = PipelineOptions(tvm_hybrid.resolve_target(None), fusion="fine")
     (region,) = collect_regions(layer(m), options)
     template = template_for(region.op)
@@ -58,7 +58,7 @@ def tuned(path: Path, m: int = 24) -> Record:
 
 @pytest.fixture
 def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of this package's records for this CPU; not there yet."""
+    """The file of this package's records for this CPU, which does not exist yet."""
     monkeypatch.setattr(record_lookup, "FOLDER", tmp_path / "shipped")
     monkeypatch.delenv("TVM_HYBRID_RECORDS", raising=False)
     options = PipelineOptions(tvm_hybrid.resolve_target(None))

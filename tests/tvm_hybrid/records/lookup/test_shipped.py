@@ -1,4 +1,4 @@
-"""The package's own records: in the package, of use to this version, and confirmed."""
+"""The package's own records are packaged, valid for this version, and confirmed."""
 
 from __future__ import annotations
 

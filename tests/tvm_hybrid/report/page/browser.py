@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its debugging pipe: one JSON message after the other.
+"""A headless Chromium, driven through its debugging pipe by JSON messages.
 
 The protocol: https://chromedevtools.github.io/devtools-protocol/
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 120.0
-_LAST = 4  # Chromium reads from descriptor 3 and writes to 4
+_LAST = 4  # Chromium reads descriptor 3 and writes 4
 _START = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -29,13 +29,13 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def chromium() -> str | None:
-    """The program that $CHROMIUM names, or the first of NAMES that is there."""
+    """The program named by $CHROMIUM, or the first of NAMES that exists."""
     named = os.environ.get("CHROMIUM")
     return shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """One page of one browser; a context manager. `errors` has what the console complained of."""
+    """One page of one browser; a context manager that collects console errors in `errors`."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self.errors: list[str] = []
@@ -44,7 +44,7 @@ class Browser:
         self._rest = b""
         reading, self._out = os.pipe()
         self._in, writing = os.pipe()
-        # The descriptors that are passed on must not be those that they are to become.
+        # The descriptors to pass on must differ from their target numbers.
         reading, writing = _above(reading), _above(writing)
         arguments = [
             *("--headless", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
@@ -82,7 +82,7 @@ class Browser:
         os.close(self._out)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Calls a method of the protocol and waits for its result."""
+        """Calls a protocol method and returns its result."""
         self._ids += 1
         message: dict[str, Any] = {"id": self._ids, "method": method, "params": parameters}
         if self._session is not None:
@@ -98,7 +98,7 @@ class Browser:
             self._note(answer)
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Opens a file, and waits until it says that it is ready."""
+        """Opens a file and waits until the page says that it is ready."""
         self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -109,7 +109,7 @@ class Browser:
             time.sleep(0.05)
 
     def resize(self, width: int, height: int) -> None:
-        """Makes the window as large as this."""
+        """Sets the size of the window."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -119,26 +119,26 @@ class Browser:
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression."""
+        """The value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def press(self, key: str, text: str = "") -> None:
-        """Presses a key and lets it go."""
+        """Presses and releases a key."""
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def type(self, text: str) -> None:
-        """Types into what has the focus."""
+        """Types text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """An event of the mouse, such as "mousePressed"."""
+        """Sends a mouse event, such as "mousePressed"."""
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Writes a picture of the window, or of the whole page."""
+        """Writes a screenshot of the window or of the whole page."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(found["data"]))
 
@@ -153,7 +153,7 @@ class Browser:
         return dict(json.loads(text))
 
     def _note(self, message: dict[str, Any]) -> None:
-        """Keeps what went wrong in the page, and every attempt to load something."""
+        """Records errors of the page, and every attempt to load something else."""
         parameters = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(parameters["exceptionDetails"]))
@@ -168,7 +168,7 @@ class Browser:
 
 
 def _above(descriptor: int) -> int:
-    """The same file by a descriptor that is none of Chromium's."""
+    """Duplicates a descriptor to a number above those that Chromium uses."""
     others = []
     while descriptor <= _LAST:
         others.append(descriptor)

@@ -1,4 +1,4 @@
-"""A tiny model whose names are markup, as data of a page."""
+"""A tiny model whose names are markup, for pages that show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOF = Roof(threads=1, peaks={"float32": 100.0}, bandwidth=20.0)
 
 
 def hostile_model() -> onnx.ModelProto:
-    """x[8, 16] -> product, Relu -> running sums, which have no template -> product."""
+    """x[8, 16] -> product, Relu -> running sums, a fallback -> product."""
     rng = np.random.default_rng(0)
     build = OnnxBuilder()
     build.input(MARKUP, [8, 16])
@@ -32,7 +32,7 @@ def hostile_model() -> onnx.ModelProto:
 
 
 def hostile_page(folder: Path) -> PageData:
-    """What the page of this model shows."""
+    """The page data of this model."""
     path = folder / NAME.replace("/", "")
     onnx.save(hostile_model(), path)
     executable = tvm_hybrid.compile(path, num_threads=1)

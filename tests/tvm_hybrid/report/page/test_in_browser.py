@@ -1,4 +1,4 @@
-"""The page in a real browser: graph, search, table and themes work, and nothing complains."""
+"""The page in a real browser: graph, search, table and themes work without console errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes do not overlap, edges go from box to box and downwards, in columns too."""
+"""Boxes do not overlap; edges connect boxes and point downwards, also in columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Edges = list[tuple[int, int]]
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[tuple[float, float]], Edges]:
-    """Sizes of up to forty boxes, and edges to higher numbers."""
+    """Sizes of up to forty boxes, and edges to boxes with higher numbers."""
     count = draw(st.integers(1, 40))
     sizes = draw(
         st.lists(st.sampled_from([(60.0, 20.0), (90.0, 50.0)]), min_size=count, max_size=count)
@@ -53,7 +53,7 @@ def test_a_chain_with_a_residual_is_straight() -> None:
     layout = layered(sizes, edges)
     check(layout, sizes, edges)
     assert [y for _, y in layout.places] == sorted(y for _, y in layout.places)
-    assert len(layout.lines[3]) == 6  # around the two boxes between
+    assert len(layout.lines[3]) == 6  # bends around the two boxes between
 
 
 def test_a_long_chain_stands_in_columns() -> None:
@@ -67,7 +67,7 @@ def test_a_long_chain_stands_in_columns() -> None:
 
 
 def test_a_crossing_is_undone() -> None:
-    # Two chains whose second boxes are numbered the other way round.
+    # Two chains whose second boxes are numbered in the opposite order.
     edges = [(0, 3), (1, 2)]
     layout = layered([(50.0, 20.0)] * 4, edges)
     (a, _), (b, _), (c, _), (d, _) = layout.places

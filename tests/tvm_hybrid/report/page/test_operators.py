@@ -1,4 +1,4 @@
-"""Operators and reasons of decisions, taken apart."""
+"""Operators and reasons of decisions, split into their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's data is right, and the file keeps itself to itself, whatever the model's names are."""
+"""The page's data is right, and the file loads nothing else and escapes every name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PageData:
 
 
 class Elements(HTMLParser):
-    """Names, attributes and text of a page's elements."""
+    """Collects names, attributes and text of a page's elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_the_roof_gives_the_least_time_and_the_bound(data: PageData) -> None:
 
 
 def test_data_in_caches_move_faster(tmp_path: Path) -> None:
-    """Weights come from what holds all of the program, other tensors from what holds these."""
+    """The cache that fits all tensors serves weights; the one that fits the others serves those."""
     executable = tvm_hybrid.compile(saved(tmp_path, two_layers(4)), num_threads=1)
     weights = executable.outline.weights if executable.outline else 0
     near = Cache("L2", weights - 1, 200.0), Cache("L3", weights + (1 << 20), 50.0)
@@ -97,7 +97,7 @@ def test_head_and_memory(data: PageData) -> None:
     assert data.head.least_total_us <= data.head.total_us
     assert data.memory.model_file and data.memory.weights >= 4 * (16 * 32 + 32 * 8)
     assert data.memory.inputs == 4 * 8 * 16 and data.memory.outputs == 4 * 8 * 8
-    # Two values of 8 x 32 lie between the kernels, at the same time; the result is a block too.
+    # Two values of 8 x 32 are alive between the kernels; the result is a block, too.
     assert data.memory.values == 2 * 4 * 8 * 32
     assert data.memory.planned is not None and data.memory.peak is not None
     assert 2 * 4 * 8 * 32 <= data.memory.peak <= data.memory.planned
@@ -143,7 +143,7 @@ def test_the_file_holds_the_data_and_loads_nothing(data: PageData) -> None:
 def test_names_are_no_markup(data: PageData) -> None:
     page = page_of(data)
     assert MARKUP not in page and "<img" not in page
-    assert MARKUP in json.dumps(msgspec.to_builtins(data))  # it is there, as data
+    assert MARKUP in json.dumps(msgspec.to_builtins(data))  # present as data
     assert page.count("<script") == 2
 
 

@@ -1,4 +1,4 @@
-"""Made-up machines: trees of files as Linux has them under /sys and /proc."""
+"""Simulated machines: file trees as Linux has them under /sys and /proc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine(
     allowed: Iterable[int] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Topology:
-    """What is read of a machine.
+    """Writes the files that describe a machine.
 
     Parameters
     ----------
@@ -29,13 +29,13 @@ def machine(
     sockets : mapping
         Socket -> the CPUs of each of its cores.
     nodes : mapping or None
-        Node -> CPUs; None: Linux knows of none.
+        Node -> CPUs; None if Linux reports no nodes.
     caches : sequence
         The CPUs that share each last-level cache.
     offline : iterable of int
         CPUs that Linux has switched off.
     memory, permitted : str or None
-        The nodes that have memory, and those that a cpuset leaves.
+        Nodes with memory, and nodes that a cpuset permits.
     allowed : iterable of int or None
         The CPUs of the process; None for all.
     files : mapping or None
@@ -71,7 +71,7 @@ def machine(
 
 
 def two_sockets(root: Path, **changes: object) -> Topology:
-    """Two sockets of two cores with two CPUs each, numbered as Xeons are; a node each."""
+    """Two sockets of two cores with two CPUs each, numbered like Xeons; one node per socket."""
     settings: dict[str, object] = {
         "nodes": {0: [0, 1, 4, 5], 1: [2, 3, 6, 7]},
         "caches": [[0, 1, 4, 5], [2, 3, 6, 7]],

@@ -1,4 +1,4 @@
-"""Workers are bound to their CPUs, and nobody else is; read from Linux, in fresh processes."""
+"""Only workers are bound to their CPUs; Linux is asked in fresh processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.turns
 CPUS = sorted(os.sched_getaffinity(0))
 TWO = pytest.mark.skipif(len(CPUS) < 2, reason="workers are bound to CPUs of their own")
 
-# Prints, for each step, the affinity of the calling thread and of those that it started.
+# Prints for each step the affinity of the calling thread and of the threads it started.
 STEPS = """
 import json, os, sys, threading
 import tvm_hybrid
@@ -59,7 +59,7 @@ for session in sessions:
 def affinities(
     settings: list[dict[str, Any]], own: list[int], **environment: str
 ) -> list[tuple[list[int], list[list[int]]]]:
-    """The calling thread's and the workers' CPUs after a run with each setting."""
+    """CPUs of the calling thread and of the workers after a run with each setting."""
     quiet = {"TVM_THREAD_POOL_SPIN_COUNT": "0", "TVM_NUM_THREADS": "1"}
     done = run_python(STEPS, json.dumps(settings), json.dumps(own), **quiet | environment)
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_each_worker_is_bound_and_the_caller_is_not() -> None:
     ]
     found = affinities(settings, CPUS)
     assert [caller for caller, _ in found] == [CPUS] * 4
-    # Each place has workers of its own, and so have those that are not bound.
+    # Each place has its own workers, and so have unbound threads.
     assert [each for _, each in found] == [
         [[high]],
         sorted([[low], [high]]),

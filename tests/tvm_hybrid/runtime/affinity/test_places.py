@@ -1,4 +1,4 @@
-"""Which CPUs a place means, and what is refused."""
+"""The CPUs that a place means, and places that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That weights of programs are placed, as if this machine had two nodes."""
+"""Programs place their weights on nodes, as if this machine had two nodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Topology:
 
 
 def check(placed: list[tuple[int, int, tuple[int, ...]]], program: Executable) -> None:
-    """W was placed as it is, and as the product's kernel reads it."""
+    """Checks that W was placed both unpacked and packed for the product's kernel."""
     assert sum(size for _, size, _ in placed) >= 2 * (W.nbytes - 2 * PAGE)
     x = np.ones((4, 256), np.float32)
     y, weight = program.run(x)
@@ -96,7 +96,7 @@ def test_what_a_library_reads_is_placed_when_it_is_loaded(
         assert {each for _, _, each in calls.placed} == {nodes}
         check(calls.placed, session.executable)
         found.append(session.executable)
-    # Each has weights of its own.
+    # Each program has its own weights.
     assert len({tensor.data_ptr() for each in found for tensor in each.weights()}) == 6
     calls.placed.clear()
     tvm_hybrid.load(path)

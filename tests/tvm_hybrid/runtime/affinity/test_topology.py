@@ -1,4 +1,4 @@
-"""What is read of made-up machines, and of this one."""
+"""The topology read from simulated machines, and from this one."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_clusters_of_a_socket_are_nodes_of_their_own(tmp_path: Path) -> None:
     found = machine(
         tmp_path, {0: [(0,), (1,), (2,), (3,)]}, nodes={0: [0, 2], 1: [1, 3]}, caches=[[0, 1, 2, 3]]
     )
-    assert [cpu.number for cpu in found.usable] == [0, 2, 1, 3]  # a node after the other
+    assert [cpu.number for cpu in found.usable] == [0, 2, 1, 3]  # nodes one after the other
     assert found.groups(lambda cpu: cpu.node) == {0: (0, 2), 1: (1, 3)}
     assert found.groups(lambda cpu: cpu.cluster) == {0: (0, 1, 2, 3)}
 
 
 def test_cpus_that_are_offline_do_not_count(tmp_path: Path) -> None:
     found = two_sockets(tmp_path, offline=[0, 3, 7])
-    # CPU 4 has its core alone now.
+    # CPU 4 is now the only CPU of its core.
     assert [cpu.number for cpu in found.usable] == [1, 4, 2, 5, 6]
     assert found.usable[1].core == 4
     assert cores_of(found.usable) == 3

@@ -1,4 +1,4 @@
-"""On which nodes weights go, by a made-up operating system and by this one."""
+"""The nodes on which weights are placed, with a simulated operating system and this one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .made_up import machine, two_sockets
 
 
 class Recorded:
-    """Calls that are noted, or refused from some number of them on."""
+    """Records calls, or refuses them after a given number."""
 
     def __init__(self, most: int = 1000) -> None:
         self.most = most
@@ -132,7 +132,7 @@ def test_this_machine_places_pages_on_its_first_node(caplog: pytest.LogCaptureFi
     (node, *_) = host_topology().memory_nodes
     first = -(-large.data_ptr() // PAGE) * PAGE
     placed = place_weights([large], (node,))
-    if not placed:  # a container may forbid it: then it says so
+    if not placed:  # a container may forbid it and then says so
         assert "Linux refuses" in caplog.text and refusal((node,))
         return
     assert not refusal((node,))

@@ -1,4 +1,4 @@
-"""Streams of a session: who runs where and when, what waits, and how all of it ends."""
+"""Streams of a session: where and when requests run, what waits, and how all of them end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.turns
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 TOLERANCE = 17 * 64 * 2.0**-24  # as in test_session.py
-WAIT = 60.0  # seconds after which a test that hangs fails
+WAIT = 60.0  # seconds until a test that hangs fails
 
 
 def session_with(streams: int | None, **options: Any) -> tvm_hybrid.InferenceSession:
@@ -39,7 +39,7 @@ def session_with(streams: int | None, **options: Any) -> tvm_hybrid.InferenceSes
 
 
 class Gate:
-    """Stands for the model: calls wait inside until they are let out, and are counted."""
+    """Stands for the model: calls block until they are released, and are counted."""
 
     def __init__(self, session: tvm_hybrid.InferenceSession) -> None:
         self.inside = threading.Semaphore(0)
@@ -73,7 +73,7 @@ class Gate:
 
 
 def until(condition: Any) -> None:
-    """Waits for what another thread will do."""
+    """Waits until another thread makes the condition true."""
     for _ in range(int(WAIT * 200)):
         if condition():
             return
@@ -82,7 +82,7 @@ def until(condition: Any) -> None:
 
 
 def in_thread(function: Any, *arguments: Any) -> Future[Any]:
-    """Calls a function in a thread of its own."""
+    """Calls a function in a new thread."""
     found: Future[Any] = Future()
 
     def call() -> None:
@@ -129,7 +129,7 @@ def test_no_more_run_at_once_than_there_are_streams_and_nobody_overtakes() -> No
         for number, found in enumerate([*first, *later]):
             assert found.result(WAIT) == [np.asarray(number)]
         assert gate.most == 2
-        # Two threads take what waits: each takes the next one, and may be held up then.
+        # Two threads serve the queue: each takes the next request and may then be delayed.
         assert all(abs(place - number) < 2 for place, number in enumerate(gate.order))
         assert len(set(gate.threads[2:])) <= 2 and threading.get_ident() not in gate.threads
 
@@ -244,7 +244,7 @@ def test_callbacks_are_as_those_of_onnx_runtime(caplog: pytest.LogCaptureFixture
         session.run_async(None, {"z": X}, lambda *what: told.append(what))
         with caplog.at_level(logging.ERROR, logger="tvm_hybrid"):
             session.run_async(None, {"x": X}, lambda *what: told[99].count(what), None)
-            session.submit(None, {"x": X}).result(WAIT)  # the stream goes on
+            session.submit(None, {"x": X}).result(WAIT)  # the stream continues
     assert "callback of run_async" in caplog.text and "IndexError" in caplog.text
     ((y,), user_data, error), (nothing, no_data, why) = told
     assert np.allclose(y, mlp_reference(X), rtol=1e-5, atol=TOLERANCE)
@@ -265,7 +265,7 @@ def test_callbacks_get_what_those_of_onnx_runtime_get(tmp_path: Path) -> None:
     for session in sessions:
         for feeds in ({"x": x}, {"x": x[:, :7]}):
             done: Future[Any] = Future()
-            # A keyword for each argument, by ONNX Runtime's names.
+            # Every argument by keyword, with ONNX Runtime's names.
             session.run_async(
                 output_names=["y"],
                 input_feed=feeds,

@@ -1,4 +1,4 @@
-"""The queue itself: nothing is lost, whoever calls it, and nobody is left waiting."""
+"""The queue itself: it loses nothing with any callers, and nobody waits forever."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WAIT = 60.0
 
 
 def same(number: int) -> int:
-    """Takes a moment, sometimes."""
+    """Returns its argument, sometimes after a moment."""
     if number % 7 == 0:
         time.sleep(1e-4)
     return number
 
 
 def call_in_every_way(streams: StreamThreads, seed: int) -> int:
-    """Waits for each of many requests; how many were served."""
+    """Waits for each of many requests; returns how many were served."""
     chance, served = random.Random(seed), 0
     for number in range(100):
         way = chance.randrange(4)

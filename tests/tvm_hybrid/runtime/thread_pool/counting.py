@@ -1,9 +1,9 @@
-"""A pool that counts: which pool ran the parallel loops of programs, and whose threads there are.
+"""A counting pool: which pool ran the parallel loops of programs, and who owns the threads.
 
-`counted` comes before anything installs the pool. From then on programs that are told where the
-pool is call it through Python, which counts; and so does the pool when it hands a loop over to
-TVM's. A program that was told of TVM's pool is counted nowhere. `Counts.forget` makes the process
-one that has not installed the pool yet, so that each way to a program can be its first.
+Enter `counted` before anything installs the pool. Programs that get the pool's address then call it
+through Python, which counts; the pool itself does so when it hands a loop to TVM's pool. A program
+that got the address of TVM's pool is not counted. `Counts.forget` resets the process to one without
+an installed pool, so that each way to a program can be its first.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ ENVIRONMENTS = {
     "nothing": {},
 }
 ONE_AFTER_THE_OTHER, AT_ONCE = 12, 4
-CALLS = 2 * (ONE_AFTER_THE_OTHER + AT_ONCE)  # each twice: the second may be a short way
+CALLS = 2 * (ONE_AFTER_THE_OTHER + AT_ONCE)  # each twice: the second may take a short way
 _BOTH = ("Launch", "Barrier")
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 _REPLACED = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "TVM_HYBRID_SPIN", "TVM_THREAD_POOL_SPIN_COUNT")
 _WORKER = "tvm_hybrid"
-_SECONDS = 2  # until a thread that has ended is gone, and one that waits is asleep
+_SECONDS = 2  # for an ended thread to disappear, and a waiting one to sleep
 
 
 class Found(NamedTuple):
-    """What many callers of a program leave behind.
+    """Counts after several callers of a program.
 
     Attributes
     ----------
     threads : int
-        What the program says that a run has.
+        Number of threads that the program reports for a run.
     launched : int
-        Loops that the pool was asked to run, in all calls.
+        Number of loops that the pool was asked to run, in all calls.
     handed_over : int
-        Those that it left to TVM's.
+        Number of loops that it handed to TVM's pool.
     workers : int
-        Threads of the pool.
+        Number of threads of the pool.
     others : int
-        Threads that neither Python nor the pool made, more than there were at first.
+        Number of new threads that neither Python nor the pool made.
     awake : int
-        Of all these, those that do not sleep in the end.
+        Number of all these threads that do not sleep in the end.
     """
 
     threads: int
@@ -64,7 +64,7 @@ class Found(NamedTuple):
 
 
 class Counts:
-    """What `counted` counts."""
+    """The counters of `counted`."""
 
     def __init__(self) -> None:
         self.launched: list[int] = []
@@ -77,7 +77,7 @@ class Counts:
         self._replace = context_functions.replace_parallel
 
     def load(self) -> native.NativePool:
-        """Installs the pool; its code is made once."""
+        """Installs the pool; its code is compiled once."""
         if self._pool is None:
             self._pool = native.NativePool()
         assert self._of_pool is not None
@@ -85,18 +85,18 @@ class Counts:
         return self._pool
 
     def note(self, launch: int, barrier: int, number: int) -> None:
-        """In place of `replace_parallel`: what `load` has TVM tell programs."""
+        """Replaces `replace_parallel`: gives TVM counting functions for programs to call."""
         self._of_pool = self.through(launch, self.launched), barrier, number
 
     def forget(self) -> None:
-        """Has TVM tell programs of its own pool, until somebody asks for ours."""
+        """Gives programs TVM's own pool again until somebody requests ours."""
         native._tried, native._pool = False, None
         if self._of_pool is not None:
             launch, barrier = (getattr(self._of_tvm, f"TVMBackendParallel{each}") for each in _BOTH)
             self._replace(launch, barrier, self._of_pool[-1])
 
     def through(self, address: int | None, into: list[int]) -> int:
-        """The address of a function that notes a call, and calls another."""
+        """Address of a function that counts a call and forwards it."""
         assert address is not None
         launch = _LAUNCH(address)
 
@@ -110,7 +110,7 @@ class Counts:
         return found
 
     def of_callers(self, threads: int, call: Callable[[], object]) -> Found:
-        """What callers leave behind, each a thread of its own that calls twice."""
+        """Counts after several threads called the program twice each."""
 
         def twice() -> None:
             call()
@@ -142,7 +142,7 @@ class Counts:
 
 @contextmanager
 def counted() -> Iterator[Counts]:
-    """Lets the pool be installed so that it counts."""
+    """Makes the pool count once it is installed."""
     counts, functions = Counts(), context_functions.functions_of_tvm
 
     def handing_over() -> Any:
@@ -159,7 +159,7 @@ def counted() -> Iterator[Counts]:
 
 
 def run_with(environment: str, code: str, *arguments: object) -> Any:
-    """What code prints as JSON, in a fresh process that says the number of threads in one way."""
+    """JSON output of code in a fresh process whose environment may set the thread count."""
     without = f"import os\nfor each in {_REPLACED}: os.environ.pop(each, None)\n"
     given = f"os.environ.update({ENVIRONMENTS[environment]})\n"
     done = run_python(without + given + code, *arguments, TVM_HYBRID_CACHE="1")
@@ -168,7 +168,7 @@ def run_with(environment: str, code: str, *arguments: object) -> Any:
 
 
 def check_found(found: Found) -> None:
-    """Loops of several threads ran on the pool, each of them; and nobody else has threads."""
+    """Checks that the pool ran all parallel loops and that nobody else has threads."""
     several = found.threads > 1
     assert found.launched >= CALLS if several else found.launched == 0, found
     assert (found.handed_over, found.others, found.awake) == (0, 0, 0), found

@@ -1,4 +1,4 @@
-"""Calls the pool as compiled kernels do, with tasks written in Python, and looks at threads."""
+"""Calls the pool as compiled kernels do, with tasks in Python, and inspects threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pool() -> NativePool:
 
 
 def launch(work: Callable[[int, int], None], tasks: int = 0) -> int:
-    """Runs a region of tasks, `work(task, tasks)`; 0: as many as the caller has threads."""
+    """Runs a region of tasks, `work(task, tasks)`; 0 means one for each of the caller's threads."""
 
     def run(task: int, group: int, _data: int) -> int:
         work(task, _Group.from_address(group).count)
@@ -43,7 +43,7 @@ def launch(work: Callable[[int, int], None], tasks: int = 0) -> int:
 def launch_meeting(
     before: Callable[[int], object], after: Callable[[int], object], tasks: int
 ) -> int:
-    """Runs tasks that wait for each other between two parts; one fails whose first says False."""
+    """Runs tasks with a barrier between two parts; a task fails if its first part returns False."""
     wait = _BARRIER(pool().barrier)
 
     def run(task: int, group: int, _data: int) -> int:
@@ -58,19 +58,19 @@ def launch_meeting(
 
 
 def use(count: int, cpus: Iterable[int] = (), spin: str = "never") -> None:
-    """Gives the calling thread a setting."""
+    """Sets the calling thread's options."""
     use_setting(PoolSetting.of(count, tuple(cpus), spin))
 
 
 def native_threads() -> set[int]:
     """Threads of this process that Python did not start."""
     mine = {each.native_id for each in threading.enumerate()}
-    mine.add(threading.get_native_id())  # in the child of a fork it has another number
+    mine.add(threading.get_native_id())  # a forked child's thread has a new id
     return set(map(int, os.listdir("/proc/self/task"))) - mine
 
 
 def told_of(thread: int, file: str) -> str:
-    """What a file of the system says of a thread of this process; nothing once it has ended."""
+    """Content of a /proc file of a thread of this process; empty once the thread has ended."""
     try:
         return Path(f"/proc/self/task/{thread}/{file}").read_text(encoding="utf-8").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -83,7 +83,7 @@ def asleep(thread: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
-    """Whether a condition holds in the end."""
+    """Waits for a condition; returns whether it became true."""
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
@@ -93,7 +93,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 
 
 def in_threads(work: Callable[[], None], count: int) -> None:
-    """Does something in so many threads at once, and raises what one of them raises."""
+    """Runs `work` in `count` threads at once, and raises an error that one of them raised."""
     errors: list[BaseException] = []
 
     def guarded() -> None:

@@ -1,4 +1,4 @@
-"""That pool.ll is made of pool.c and its headers as they are, and comes along with the package."""
+"""pool.ll is compiled from the current pool.c and its headers, and is packaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads a process has, whose they are, and what becomes of them; in fresh processes."""
+"""How many threads a process has, who owns them, and when they end; in fresh processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 def count_threads() -> None:
-    """Prints what `facts` is to hold."""
+    """Prints the content of `facts`."""
     found: dict[str, Any] = {}
     number = tvm.get_global_func("runtime.NumThreads")
     numbers: list[int] = []
@@ -47,12 +47,12 @@ def count_threads() -> None:
         numbers.append(number())
 
     in_threads(ask, 1)
-    pool()  # LLVM has been at work
+    pool()  # LLVM has compiled
     number = tvm.get_global_func("runtime.NumThreads")
     before = native_threads()
 
     def made(most: int = 0) -> int:
-        """Threads that were made and stay; Python's end a moment after they are joined."""
+        """New threads that stay; Python's end a moment after they are joined."""
         wait_until(lambda: len(native_threads() - before) <= most)
         return len(native_threads() - before)
 
@@ -98,10 +98,10 @@ def count_threads() -> None:
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Any]:
-    """What `count_threads` found."""
+    """The output of `count_threads`."""
     code = f"from {__name__} import count_threads; count_threads()"
     done = run_python(code)
-    assert done.returncode == 0, done.stderr  # at its end, too, when workers still sleep
+    assert done.returncode == 0, done.stderr  # also at its end, when workers still sleep
     return json.loads(done.stdout)
 
 
@@ -128,11 +128,11 @@ def test_a_forked_child_starts_workers_of_its_own(facts: dict[str, Any]) -> None
 
 
 def bind() -> None:
-    """Prints the CPUs of the workers of two places, and of the others."""
+    """Prints the CPUs of the workers of two places, and of other workers."""
     pool()
     before = native_threads()
     low, high = json.loads(sys.argv[1])
-    os.sched_setaffinity(0, [low])  # a worker does not take over where its caller runs
+    os.sched_setaffinity(0, [low])  # a worker does not take over its caller's CPU
     found = []
 
     def places(threads: set[int]) -> list[list[int]]:
@@ -144,7 +144,7 @@ def bind() -> None:
             check(opened)
         made = native_threads() - before
         before |= made
-        if not options:  # who has been woken is off its caller's CPU until it runs
+        if not options:  # a woken worker avoids its caller's CPU until it runs
             wait_until(lambda made=made: places(made) == [CPUS])
         found.append(places(made))
     print(json.dumps([*found, sorted(os.sched_getaffinity(0))]))
@@ -159,7 +159,7 @@ def test_each_place_has_workers_of_its_own() -> None:
 
 
 def foreign_code() -> None:
-    """Prints threads made by TVM's code in a thread of ours, and in another."""
+    """Prints the threads that TVM's code makes when run in our thread and in another."""
     opened = wide_session()
     check(opened)
     before = native_threads()
@@ -170,7 +170,7 @@ def foreign_code() -> None:
     def run() -> None:
         main = tvm.relax.VirtualMachine(library, tvm.cpu())["main"]
         np.testing.assert_array_equal(main(tvm.runtime.tensor(X)).numpy(), EXPECTED)
-        found.append(len(native_threads() - before))  # TVM's pool ends with the thread
+        found.append(len(native_threads() - before))  # TVM's pool ends with its thread
 
     run()
     in_threads(run, 1)
@@ -180,7 +180,7 @@ def foreign_code() -> None:
 def test_code_of_others_stays_on_tvm_s_pool_in_threads_of_others() -> None:
     done = run_python(f"from {__name__} import foreign_code; foreign_code()", TVM_NUM_THREADS="3")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [0, 2]  # TVM's pool has a worker less than threads
+    assert json.loads(done.stdout) == [0, 2]  # TVM's pool has one worker less than threads
 
 
 def test_extra_threads_of_barriers_end() -> None:
@@ -191,7 +191,7 @@ def test_extra_threads_of_barriers_end() -> None:
         assert launch_meeting(lambda _: None, lambda _: None, 6) == 0
 
     in_threads(call, 3)
-    # The worker stays; it may have been there already.
+    # The worker stays; it may have existed before.
     assert wait_until(lambda: len(native_threads() - before) <= 1)
 
 

@@ -1,4 +1,4 @@
-"""Regions: every task runs once, whoever shares the pool; barriers, errors and nesting."""
+"""Regions: every task runs once, with any callers of the pool; barriers, errors and nesting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tvm_hybrid.runtime import threads
 
 @pytest.fixture(autouse=True)
 def own_setting() -> Iterator[None]:
-    """The calling thread gets back what it had."""
+    """Restores the calling thread's setting."""
     before = threads.current.setting
     yield
     if before.count:
@@ -71,7 +71,7 @@ def test_a_caller_does_all_where_workers_are_busy() -> None:
 
 
 def call_beside_another() -> None:
-    """Calls while the only worker is inside another caller's region."""
+    """Calls while the only worker is in another caller's region."""
     held, free = threading.Event(), threading.Event()
 
     def hold(task: int, _: int) -> None:
@@ -141,7 +141,7 @@ def test_tasks_of_a_region_inside_a_task_meet_too() -> None:
 
 @T.prim_func(s_tir=True)
 def refusing(limit: T.int32, y: T.Buffer((8,), "int32")) -> None:
-    """Writes 8 numbers in parallel; those from a limit on are an error."""
+    """Writes 8 numbers in parallel; numbers from a limit on raise an error."""
     for i in T.parallel(8):
         with T.sblock("pass"):
             assert i < limit, "too far"
@@ -173,7 +173,7 @@ def test_a_task_that_fails_lets_others_go_on_from_a_barrier() -> None:
 
     assert launch_meeting(begin, passed.append, 3) == -1
     assert (sorted(began), passed) == ([0, 1, 2], [])
-    assert launch(lambda task, _: passed.append(task)) == 0  # and the pool is as before
+    assert launch(lambda task, _: passed.append(task)) == 0  # the pool still works
     assert sorted(passed) == [0, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""How long threads wait awake: the option `spin`, its default, and that workers sleep."""
+"""How long threads spin: the option `spin`, its default, and that workers sleep."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_one_program_is_kept_for_every_spin(
 
 
 def busy() -> float:
-    """Seconds that threads of the pool have run."""
+    """CPU seconds of the pool's threads."""
     told = (told_of(each, "schedstat") for each in native_threads())
     return sum(int(each.split()[0]) for each in told if each) / 1e9
 
 
 def sleep_all(seconds: float = 0.1) -> bool:
-    """Whether no thread of the pool runs for a while."""
+    """Whether no thread of the pool runs for some time."""
     before = busy()
     time.sleep(seconds)
     return busy() == before
@@ -91,7 +91,7 @@ def test_workers_stay_awake_as_long_as_a_program_wants_them_to() -> None:
     held = [wide_session(spin="always")]
 
     def awake() -> bool:
-        check(held[0])  # a worker may have come too late for the one before
+        check(held[0])  # a worker may have missed the previous one
         before = busy()
         time.sleep(0.1)
         return busy() - before > 0.01

@@ -1,7 +1,6 @@
-"""Where a worker may wake: not behind the thread that wakes it; afterwards it may run anywhere.
+"""A worker may not wake on the CPU of the thread that wakes it; afterwards it may run anywhere.
 
-Tests look at where it may run when it is woken, and inside its tasks; where it then does run is
-Linux's choice.
+Tests check its allowed CPUs when it is woken and inside its tasks; Linux chooses among them.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ TIMES = 3
 
 
 class Waking:
-    """Wakes the worker of a watched pool, over and over."""
+    """Wakes the worker of a watched pool repeatedly."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
     def meet(self) -> tuple[int, list[int]]:
-        """Runs a region of two tasks at once; tells who ran the second, and where it may run."""
+        """Runs a region of two tasks; returns the second task's thread and its allowed CPUs."""
         found: list[tuple[int, list[int]]] = []
         begun = threading.Event()
 
         def work(task: int, _: int) -> None:
             if task == 0:
-                begun.wait(1)  # then it runs the other one itself
+                begun.wait(1)  # after that it runs the other one itself
             else:
                 found.append((threading.get_native_id(), sorted(os.sched_getaffinity(0))))
                 begun.set()
@@ -54,7 +53,7 @@ class Waking:
         return found[0]
 
     def wake(self, times: int = TIMES) -> dict[str, Any]:
-        """What was asked for while the worker was woken so often, and what its tasks found."""
+        """Affinity requests while the worker is woken `times` times, and what its tasks found."""
         me = threading.get_native_id()
         asked, looked = len(self.watch.asked), len(self.watch.looked)
         tasks: list[tuple[int, list[int]]] = []
@@ -75,7 +74,7 @@ class Waking:
 
 
 def in_a_child(work: Callable[[], bool]) -> int:
-    """The code with which a child ends: 0 where the work finds what it is to find."""
+    """Exit code of a child: 0 if `work` returns True."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -87,16 +86,16 @@ def in_a_child(work: Callable[[], bool]) -> int:
 
 
 def look() -> None:
-    """Prints what `facts` is to hold."""
+    """Prints the content of `facts`."""
     watch = watched_pool(Path(sys.argv[1]))
     waking = Waking(watch)
     os.sched_setaffinity(0, CPUS[:1])
     use(2)
-    waking.wake(1)  # it has started
+    waking.wake(1)  # starts it
     found: dict[str, Any] = {"woken": waking.wake()}
     (worker,) = found["woken"]["workers"]
 
-    assert wait_until(lambda: asleep(worker))  # else it is not woken again
+    assert wait_until(lambda: asleep(worker))  # an awake worker is not woken again
     use(2, spin="always")
     pool().add_always(1)
     waking.wake(1)
@@ -112,7 +111,7 @@ def look() -> None:
     watch.allow = lambda by: True
 
     def bind(asked: Asked) -> None:
-        """Comes after a worker was kept off, before it takes its CPUs back."""
+        """Runs after a worker was kept off a CPU and before it takes its CPUs back."""
         if asked.by != worker:
             os.sched_setaffinity(worker, CPUS[:1])
 
@@ -144,7 +143,7 @@ def look() -> None:
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `look` found."""
+    """The output of `look`."""
     if len(CPUS) < 2:
         pytest.skip("a worker and its caller on two CPUs")
     code = f"from {__name__} import look; look()"
@@ -199,7 +198,7 @@ def test_who_may_not_take_cpus_back_never_loses_any(facts: dict[str, Any]) -> No
 
 
 def wake_a_second() -> None:
-    """Prints where a second worker may wake while the first is awake, and where that one woke."""
+    """Prints where a second worker may wake while the first is awake, and where the second woke."""
     watch = watched_pool(Path(sys.argv[1]))
     waking = Waking(watch)
     os.sched_setaffinity(0, CPUS[:1])
@@ -238,7 +237,7 @@ def test_a_worker_is_kept_off_the_cpus_of_others_that_are_awake(tmp_path: Path) 
 
 
 def wake_on_one_cpu() -> None:
-    """Prints what is asked for where there is only one CPU."""
+    """Prints the affinity requests on a single CPU."""
     waking = Waking(watched_pool(Path(sys.argv[1])))
     use(2)
     waking.wake(1)

@@ -1,4 +1,4 @@
-"""Every way to a program, times every way to say how many threads it has, runs on one pool."""
+"""Every way to run a program, with every way to set its number of threads, uses one pool."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tvm_hybrid.runtime.threads import resolve_setting
 
 pytestmark = pytest.mark.turns
 
-Program = tuple[int, Callable[[], object]]  # threads of a run, and a run
+Program = tuple[int, Callable[[], object]]  # number of threads of a run, and the run
 
 
 def _two() -> tvm_hybrid.SessionOptions:
@@ -44,12 +44,12 @@ SAID: dict[str, Callable[[], dict[str, Any]]] = {
     "nothing": dict,
     "all": lambda: {"threads": "all"},
 }
-KERNELS = {"one": 1, "several": 2}  # one alone is called without TVM's virtual machine
-PLACELESS = ("stream", "asynchronous")  # as streams are
+KERNELS = {"one": 1, "several": 2}  # a single kernel is called without TVM's virtual machine
+PLACELESS = ("stream", "asynchronous")  # streams have no place
 
 
 def model(kernels: int, sized: bool = False) -> onnx.ModelProto:
-    """So many times relu(x @ WEIGHT); `sized` if it is compiled when a shape arrives."""
+    """`kernels` times relu(x @ WEIGHT); a `sized` model is compiled when a shape arrives."""
     g = OnnxBuilder()
     x = g.input("x", X.shape)
     if sized:
@@ -66,11 +66,11 @@ class Ways:
     Parameters
     ----------
     kernels : str
-        How many; of KERNELS.
+        Number of kernels; a key of KERNELS.
     said : callable
-        Arguments that say the number of threads.
+        Returns the arguments that set the number of threads.
     folder : Path
-        Of the cache of programs.
+        Folder of the program cache.
     """
 
     def __init__(self, kernels: str, said: Callable[[], dict[str, Any]], folder: Path) -> None:
@@ -89,21 +89,21 @@ class Ways:
         np.testing.assert_array_equal(y, self.expected)
 
     def runs(self, session: tvm_hybrid.InferenceSession) -> Program:
-        """A session that is called."""
+        """Runs a session."""
         return session.executable.num_threads, lambda: self.check(session.run(None, {"x": X})[0])
 
     def runs_tensors(self, executable: tvm_hybrid.Executable) -> Program:
-        """An executable that is called."""
+        """Runs an executable."""
         return executable.num_threads, lambda: self.check(executable.run(X)[0].numpy())
 
     @property
     def library(self) -> Path:
-        """What `stored` put into the cache."""
+        """The library that `stored` put into the cache."""
         [path] = self.folder.glob("programs/*.so")
         return path
 
     def stored(self) -> Program:
-        """Compiled and put into the cache, where it is for the ways below."""
+        """Compiles and stores the program, which the ways below load."""
         assert not self.folder.exists()
         return self.runs(self.session())
 
@@ -145,13 +145,13 @@ class Ways:
         return self.runs(self.session(cache=False))
 
     def exported(self) -> Program:
-        """A program that runs where it was exported."""
+        """Exports a program and runs it in this process."""
         executable = tvm_hybrid.compile(self.model, **self.said())
         executable.export(self.folder / "exported.so")
         return self.runs_tensors(executable)
 
     def sized(self) -> Program:
-        """A session that compiles when its first caller comes, and stores the program then."""
+        """A session that compiles for its first caller and then stores the program."""
         session = tvm_hybrid.InferenceSession(model(self.kernels, sized=True), **self.said())
         feeds = {"x": X, "shape": np.array(X.shape)}
         count = resolve_setting(self.said().get("threads"), self.said().get("num_threads")).count
@@ -160,7 +160,7 @@ class Ways:
 
 ONCE_STORED = ("cached", "library_in_a_session", "loaded", "bound", "profiled", *PLACELESS)
 OF_EACH = [f"one {way}" for way in ("stored", *ONCE_STORED, "compiled")]
-# Each of these compiles once more. By then all that counts is a number, whoever said it.
+# Each of these compiles once more; by then only the number of threads matters, not how it was set.
 OF_NOTHING = [
     *("one exported", "one sized"),
     *(f"several {way}" for way in ("stored", *ONCE_STORED, "compiled", "exported")),
@@ -175,7 +175,7 @@ CASES = [
 
 
 def report() -> None:
-    """Prints what callers of each program leave behind."""
+    """Prints the counts after several threads called each program."""
     environment, folder = sys.argv[1:]
     found: list[Found] = []
     with counted() as counts:
@@ -191,7 +191,7 @@ def report() -> None:
 
 @pytest.fixture(scope="module")
 def found_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[Any, Found]]:
-    """What `report` found, by environment and case; one process for each environment."""
+    """The output of `report` by environment and case; one process for each environment."""
 
     @functools.cache
     def found(environment: str) -> dict[Any, Found]:

@@ -1,4 +1,4 @@
-"""A pool that asks for CPUs through Python: tests see what it asks, refuse it, or come between."""
+"""A pool that requests CPUs through Python: tests see, refuse or intercept the requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HERE = ctypes.CDLL(None).sched_getcpu
 
 
 class Asked(NamedTuple):
-    """A call of `sched_setaffinity`: who made it for whom, and where that thread may then run."""
+    """A call of `sched_setaffinity`: the calling thread, the affected thread and its new CPUs."""
 
     by: int
     thread: int
@@ -27,19 +27,19 @@ class Asked(NamedTuple):
 
 
 class Watch:
-    """What the pool of this process asked for.
+    """Requests of this process's pool.
 
     Attributes
     ----------
     asked : list of Asked
         Calls of `sched_setaffinity`.
     looked : list of (int, int)
-        Calls of `sched_getcpu`: a thread, and where it ran. A caller looks only before it wakes a
-        worker, a worker only when it has woken.
+        Calls of `sched_getcpu`: a thread and its CPU. Callers look before they wake a worker,
+        workers after they have woken.
     allow : callable
-        Whether a call is made, given who makes it; else it fails.
+        Whether a call is made, given the calling thread; otherwise it fails.
     afterwards : callable
-        Is called after each call with the thread it was for.
+        Called after each call with its `Asked`.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Watch:
         return self.looked[-1][1]
 
     def code(self) -> str:
-        """The pool's code, with these functions in place of the C library's."""
+        """The pool's code with these functions instead of the C library's."""
         text = native.CODE.read_text(encoding="utf-8")
         for declared, function in (
             ("i32 @sched_setaffinity(i32 %0, i64 %1, ptr %2)", self._set),
@@ -84,7 +84,7 @@ class Watch:
 
 
 def watched_pool(folder: Path) -> Watch:
-    """Makes the pool of this process one that is watched; no other may have been made before."""
+    """Installs a watched pool in this process, which must have none yet."""
     watch = Watch()
     code = folder / "pool.ll"
     code.write_text(watch.code(), encoding="utf-8")

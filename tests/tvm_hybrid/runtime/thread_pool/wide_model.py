@@ -28,7 +28,7 @@ def wide_module() -> IRModule:
 
 
 def wide_session(**options: Any) -> tvm_hybrid.InferenceSession:
-    """A session of it, on two threads if nothing else is said."""
+    """A session of the model, on two threads by default."""
     return tvm_hybrid.InferenceSession(wide_module(), **{"num_threads": 2, **options})
 
 

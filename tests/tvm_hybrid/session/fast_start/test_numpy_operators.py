@@ -1,4 +1,4 @@
-"""Operators in NumPy: against ONNX Runtime, where the node tests of ONNX say too little."""
+"""Operators in NumPy compared with ONNX Runtime, if ONNX's node tests check too little."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 
 
 def both(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """What NumPy answers, and ONNX Runtime."""
+    """Results of NumPy and of ONNX Runtime."""
     found = NumpyModel(open_model(model)).run(feeds, lambda: True)[0]
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -48,7 +48,7 @@ def test_convolutions(form: dict[str, Any], group: int) -> None:
     x = RNG.standard_normal((2, 8, 11, 9)).astype(np.float32)
     w = RNG.standard_normal((16, 8 // group, 3, 2)).astype(np.float32)
     found, expected = both(one("Conv", x, w, group=group, **form), {"x": x})
-    # 48 products and sums in another order, of values below 16.
+    # 48 products, summed in another order, of values below 16.
     np.testing.assert_allclose(found, expected, atol=48 * 2.0**-24 * 16 * 4)
 
 

@@ -1,4 +1,4 @@
-"""`InferenceSession(start="fast")`: NumPy answers until the program is there."""
+"""`InferenceSession(start="fast")`: NumPy computes results until the program is ready."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ...test_open_values import merged_decoder
 
 pytestmark = pytest.mark.turns
 
-LONG = 60  # seconds, after which a test that waits fails
+LONG = 60  # seconds until a test that waits fails
 X = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
 
 
 def layer(rows: int | str = 3, op: str = "Relu", domain: str = "") -> onnx.ModelProto:
-    """op(x @ w) for some rows, or for any number."""
+    """op(x @ w) for a static or dynamic number of rows."""
     build = OnnxBuilder()
     weight = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float32)
     product = build.node("MatMul", build.input("x", [rows, 16]), build.constant(weight))
@@ -37,7 +37,7 @@ def layer(rows: int | str = 3, op: str = "Relu", domain: str = "") -> onnx.Model
 
 
 class Gate:
-    """What holds compiling up at its first stage until it is opened, or ends it."""
+    """Blocks compilation at its first stage until it is opened, or makes it fail."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -54,7 +54,7 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """No thread is left when a test fails."""
+    """A gate that ends the thread even if a test fails."""
     gate = Gate()
     yield gate
     gate.open()
@@ -81,10 +81,10 @@ def test_numpy_answers_until_the_program_is_there(gate: Gate) -> None:
     assert session.ready()
     late = session.run(None, {"x": X})[0]
     assert session.explain().taken
-    assert session._answers is None  # with a second copy of the weights
+    assert session._answers is None  # drops the second copy of the weights
     assert session.run is not by_numpy
     np.testing.assert_array_equal(by_numpy(None, {"x": X})[0], late)
-    # 16 products and sums in another order, of values below 4.
+    # 16 products, summed in another order, of values below 4.
     np.testing.assert_allclose(early, late, atol=16 * 2.0**-23 * 16)
     np.testing.assert_array_equal(
         late, InferenceSession(layer(), num_threads=1).run(None, {"x": X})[0]
@@ -127,7 +127,7 @@ def test_what_compiling_raises_is_raised(gate: Gate) -> None:
 
 
 def test_an_operator_that_numpy_lacks(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """The session is compiled first, and says why."""
+    """The session is compiled first and gives the reason."""
     caplog.set_level(logging.INFO, "tvm_hybrid")
     gate.open()
     session = held(gate, layer(op="FastGelu", domain=CONTRIB))
@@ -191,7 +191,7 @@ def test_what_needs_the_program_waits(gate: Gate) -> None:
 
 
 def test_each_combination_has_a_program(gate: Gate) -> None:
-    """A flag that chooses a branch, and sizes that are known when they arrive."""
+    """A flag that selects a branch, and sizes that are known when feeds arrive."""
     session = held(gate, merged_decoder([1]))
     feeds = {
         "x": np.ones((1, 2, 8), np.float32),
@@ -223,7 +223,7 @@ def test_a_combination_that_is_new_is_answered_too(gate: Gate) -> None:
         "use_cache_branch": np.array([True]),
     }
     session.run(None, feeds)
-    assert not session.programs  # NumPy answered
+    assert not session.programs  # NumPy computed the result
     assert {each.kernel for each in session.explain()} == {"NumPy"}
     closed.open()
     key = programs.missing(feeds)

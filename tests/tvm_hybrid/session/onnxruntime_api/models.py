@@ -1,4 +1,4 @@
-"""A small model that says much of itself."""
+"""A small model with much metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 16
 
 
 def talkative(rows: int | str = "batch") -> onnx.ModelProto:
-    """x: float32[rows, WIDTH] -> relu of a product of it, and that product."""
+    """x: float32[rows, WIDTH] -> a product of x, and its relu."""
     build = OnnxBuilder()
     weight = np.random.default_rng(0).standard_normal((WIDTH, 8))
     product = build.node("MatMul", build.input("x", [rows, WIDTH]), build.constant(weight, "f4"))

@@ -1,4 +1,4 @@
-"""ONNX Runtime's public names are here, or on the page's list of those that are not, with why."""
+"""ONNX Runtime's public names exist here, or the page lists them as missing with a reason."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ CLASSES = (
 
 
 def absent() -> dict[str, str]:
-    """Name -> reason, of the table of the page."""
+    """Name -> reason, from the page's table."""
     _, _, text = PAGE.read_text().partition("## What is not here")
     rows = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", text, flags=re.M)
     return {name: why for names, why in rows for name in re.findall(r"`([\w.]+)`", names)}
 
 
 def public(owner: object) -> list[str]:
-    """Names without those of packages, which are there once somebody has imported them."""
+    """Public names without submodules, which appear only after an import."""
     packages = {name for name in dir(owner) if inspect.ismodule(getattr(owner, name))}
     imported = packages & {"datasets", "quantization", "tools", "transformers"}
     return [name for name in dir(owner) if not name.startswith("_") and name not in imported]
 
 
 def members() -> list[str]:
-    """`Class.member` for all of the classes that are here."""
+    """`Class.member` for all classes that exist here."""
     return [
         f"{name}.{member}"
         for name in CLASSES
-        if hasattr(onnxruntime, name)  # older ones lack some
+        if hasattr(onnxruntime, name)  # older versions lack some
         for member in public(getattr(onnxruntime, name))
     ]
 
@@ -56,7 +56,7 @@ def is_here(name: str) -> bool:
     if not owner:
         return name in tvm_hybrid.__all__
     found = getattr(tvm_hybrid, owner)
-    instances = {  # whose attributes are made by __init__
+    instances = {  # their attributes are made by __init__
         "NodeArg": lambda: tvm_hybrid.NodeArg(TensorInfo("x", (1,), "float32")),
         "SessionOptions": tvm_hybrid.SessionOptions,
         "RunOptions": tvm_hybrid.RunOptions,

@@ -1,4 +1,4 @@
-"""OrtValue: arrays under ONNX Runtime's methods."""
+"""OrtValue: arrays with ONNX Runtime's methods."""
 
 from __future__ import annotations
 

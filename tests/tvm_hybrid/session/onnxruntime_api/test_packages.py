@@ -1,4 +1,4 @@
-"""Published packages that are written for ONNX Runtime run with this package in its place."""
+"""Published packages written for ONNX Runtime run with this package instead."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ print(json.dumps([onnxruntime.InferenceSession.__module__, scales]))
 
 
 def run(script: str, which: str, *arguments: Path) -> list[Any]:
-    """What a script says of its session's module, and what it found."""
+    """Prints the module of a script's session, and the script's results."""
     done = subprocess.run(
         [sys.executable, "-c", SWAP + script, which, *map(str, arguments)],
         capture_output=True,
@@ -164,7 +164,7 @@ def run(script: str, which: str, *arguments: Path) -> list[Any]:
 
 
 def compare(script: str, allowed: float, *arguments: Path) -> None:
-    """Runs a script with either module: the same answers, scores that differ by little."""
+    """Runs a script with both modules: answers are equal, scores nearly equal."""
     (ours, mine), (theirs, others) = (run(script, each, *arguments) for each in ("ours", "theirs"))
     assert ours == "tvm_hybrid.session.inference_session" and theirs.startswith("onnxruntime.")
     assert [label for label, _ in mine] == [label for label, _ in others] != []
@@ -173,14 +173,14 @@ def compare(script: str, allowed: float, *arguments: Path) -> None:
 
 
 def test_magika() -> None:
-    """Its own labels and scores; between 0 and 1, the scores differ by what sums round."""
+    """Compares its labels and scores; scores between 0 and 1 differ by the rounding of sums."""
     paths = [ROOT / name for name in ("README.md", "setup.cfg", "Makefile", "pyproject.toml")]
     compare(MAGIKA, 0.01, *paths)
 
 
 @pytest.mark.slow
 def test_rapidocr() -> None:
-    """Three networks, of which two are compiled when pictures of new sizes arrive."""
+    """Three networks; two of them are compiled when pictures of new sizes arrive."""
     compare(RAPIDOCR, 0.001)
 
 
@@ -205,7 +205,7 @@ def test_exceptions_by_their_names(product: Path) -> None:
 
 
 def test_quantisers_of_the_real_package(product: Path) -> None:
-    """They calibrate by our sessions, so ranges differ as sums do."""
+    """They calibrate with our sessions, so ranges differ by rounding."""
     compare(QUANTIZE, 0.01, product)
 
 

@@ -1,4 +1,4 @@
-"""Profiles of sessions: an event for each kernel of each run, in a file that viewers read."""
+"""Profiles of sessions: an event for each kernel of each run, in a file that viewers accept."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def options(folder: Path) -> SessionOptions:
 
 
 def events(path: str) -> list[dict[str, Any]]:
-    """The events of a trace, after a look at their form."""
+    """The events of a trace, after a check of their form."""
     found: list[dict[str, Any]] = json.loads(Path(path).read_text())
     for each in found:
         assert each["ph"] == "X" and each["dur"] >= 0 and each["ts"] >= 0
         assert {"pid", "tid", "name", "cat", "args"} <= each.keys()
-        assert each["tid"] > 0  # which Perfetto takes for an idle CPU
+        assert each["tid"] > 0  # Perfetto takes 0 for an idle CPU
     assert_nested(found)
     return found
 
 
 def assert_nested(found: list[dict[str, Any]]) -> None:
-    """Events of a track lie in each other or apart: viewers drop others, which they cannot draw."""
+    """Events of a track nest or are disjoint: viewers cannot draw others and drop them."""
     for track in {each["tid"] for each in found}:
         ends: list[int] = []
         for each in (each for each in found if each["tid"] == track):
@@ -81,7 +81,7 @@ def test_every_kernel_of_every_run_has_an_event(rows: int | str, tmp_path: Path)
     assert all(each["args"]["kernel"] for each in kernels)
     texts = {each["args"]["onnx"] for each in kernels}
     assert any("(MatMul)" in text for text in texts)
-    for kernel in kernels:  # each lies within a run
+    for kernel in kernels:  # each event lies within a run
         assert any(
             run["ts"] <= kernel["ts"] and kernel["ts"] + kernel["dur"] <= run["ts"] + run["dur"]
             for run in runs
@@ -92,7 +92,7 @@ def test_every_kernel_of_every_run_has_an_event(rows: int | str, tmp_path: Path)
 
 
 def test_a_single_kernel_is_noted(tmp_path: Path) -> None:
-    """Such a model is else called without the virtual machine, which notes."""
+    """Without profiling, such a model bypasses the virtual machine, which records events."""
     model = talkative(3)
     del model.graph.output[1]
     session = InferenceSession(model, options(tmp_path), num_threads=1, cache=False)

@@ -1,4 +1,4 @@
-"""A session that takes ONNX Runtime's arguments, and answers as its own does."""
+"""A session that accepts ONNX Runtime's arguments and returns what its sessions return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .models import WIDTH, sample, talkative
 
 
 def script(ort: Any, path: str) -> list[Any]:
-    """What an ordinary script does, with either module; all that can be compared."""
+    """Runs an ordinary script with either module; returns everything comparable."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -85,7 +85,7 @@ def test_a_script_gives_the_same_with_either_module(path: str) -> None:
 def test_options_of_the_other_module_are_understood(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A script may have swapped the session alone."""
+    """A script may have replaced only the session."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     with caplog.at_level(logging.DEBUG, "tvm_hybrid"):
@@ -132,7 +132,7 @@ def test_overrides_give_dimensions_their_sizes() -> None:
     options.add_free_dimension_override_by_name("of another model", 5)
     session = InferenceSession(talkative(), options, num_threads=1)
     assert session.get_inputs()[0].shape == [3, WIDTH]
-    assert InferenceSession(  # ours goes before
+    assert InferenceSession(  # our option has priority
         talkative(), options, shapes={"batch": 2}, num_threads=1
     ).get_inputs()[0].shape == [2, WIDTH]
 
@@ -267,7 +267,7 @@ def test_a_model_in_a_file_says_what_it_says_in_memory() -> None:
     model.model_version = -3
     x = model.graph.input[0]
     x.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
-    model.graph.input.append(x)  # one more: they are told in order
+    model.graph.input.append(x)  # a further input: sizes are reported in order
     model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "wid\u00fct"
     model.graph.input.add().type.sequence_type.elem_type.tensor_type.shape.dim.add().dim_param = (
         "no"
@@ -276,7 +276,7 @@ def test_a_model_in_a_file_says_what_it_says_in_memory() -> None:
     assert vars(read.metadata) == vars(known.metadata) and read.metadata.version == -3
     batch = ("batch", "DATA_BATCH")
     assert read.dimensions == known.dimensions == (batch, batch, ("wid\u00fct", ""))
-    # Protobuf puts pieces of a message together, and takes the last of two texts.
+    # Protobuf merges parts of a message and takes the last of two texts.
     piece = onnx.ModelProto(producer_name="another")
     piece.graph.doc_string = "another"
     bytes_of_both = model.SerializeToString() + piece.SerializeToString()

@@ -1,4 +1,4 @@
-"""The joint stage: what it finds is written, found again, applied, or left alone."""
+"""The joint stage: the layouts it finds are written, found again, applied, or ignored."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Planes:
 
 
 class Trials:
-    """Takes note of who gets trials, and makes none."""
+    """Records who gets trials, and makes none."""
 
     def __init__(self) -> None:
         self.given: dict[str, int] = {}
@@ -71,7 +71,7 @@ class Trials:
 
 
 class Races:
-    """Says how much faster the first of two programs is."""
+    """Returns a fixed ratio of the times of two programs."""
 
     def __init__(self, ratio: float = 0.8, same: bool = True) -> None:
         self.ratio, self.same, self.count = ratio, same, 0
@@ -93,7 +93,7 @@ def staged(
 
 
 def lines(store: RecordStore) -> list[LayoutRecord]:
-    """Layouts in a store, oldest first."""
+    """Layout records in a store, oldest first."""
     return [record for record, _ in store.files[0].of_kind(LayoutRecord)]
 
 
@@ -170,12 +170,12 @@ def test_what_is_left_of_a_run() -> None:
 
 
 def convolved() -> IRModule:
-    """One window and a convolution of one tap to two channels."""
+    """A pool window and a 1x1 convolution to two channels."""
     return module(lambda x: op.nn.conv2d(conv(x), kernel(2, 8, 1, 1)), X)
 
 
 def write_first(path: Path, options: PipelineOptions, **changes: object) -> None:
-    """Records that everything of `convolved` that can runs channels first."""
+    """Writes records that everything in `convolved` that can runs channels first."""
     import msgspec
 
     (problem,) = layout_problems(convolved(), options)
@@ -188,7 +188,7 @@ def write_first(path: Path, options: PipelineOptions, **changes: object) -> None
 
 
 def test_compilation_applies_what_a_file_holds(tmp_path: Path) -> None:
-    """Sums of 72 numbers of about 1 round otherwise by less than 1e-5."""
+    """Sums of 72 numbers near 1 in another order differ by less than 1e-5."""
     options = PipelineOptions(target=resolve_target(None))
     path = tmp_path / "r.jsonl"
     write_first(path, options)

@@ -1,4 +1,4 @@
-"""The walk over layouts: it finds what pays only together, asks once, and repeats itself."""
+"""The walk over layouts finds changes that pay only together, asks once, and is repeatable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIR = (3, 4)
 
 @pytest.fixture(scope="module")
 def problem() -> LayoutProblem:
-    """Convolutions of one tap in a row, between two of several taps."""
+    """1x1 convolutions in a row, between two convolutions with larger windows."""
 
     def body(x: relax.Expr) -> relax.Expr:
         y = conv(x)
@@ -34,7 +34,7 @@ def problem() -> LayoutProblem:
 
 
 class Prices:
-    """A convolution that runs channels first costs 3 us, but two neighbours save 20 together."""
+    """A convolution that runs channels first costs 3 us, but two neighbours together save 20."""
 
     def __init__(self, problem: LayoutProblem) -> None:
         self.problem = problem

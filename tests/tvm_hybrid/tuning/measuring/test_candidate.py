@@ -1,4 +1,4 @@
-"""Copies of constants lie as separate tensors would, and the first is always right."""
+"""Copies of constants lie as separate tensors would, and the first copy is always right."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_memory_is_used_again_and_the_first_copy_is_new() -> None:
     second = rotation.copies([np.full(256, 2, np.int8)])
     assert address(second[0][0]) == place and len(second) == 16
     assert (array_of(second[0][0]) == 2).all() and (array_of(second[15][0]) == 1).all()
-    # Another type, or another size: whatever lay there would not mean anything.
+    # Another type or another size: old content would be meaningless.
     for other in (np.full(64, 3, np.float32), np.full(128, 4, np.int8), np.full(999, 5, np.int8)):
         rows = rotation.copies([other])
         assert all((array_of(tensor) == other).all() for (tensor,) in rows)
@@ -109,7 +109,7 @@ def test_a_bench_measures_one_candidate_after_the_other(
         assert FEWEST <= len(measured.times_us) == len(measured.baseline_times_us) <= 5
         assert measured.ratio is not None and measured.ratio > 0
         quotients = np.divide(measured.times_us, measured.baseline_times_us)
-        # Each of the four numbers that come together is rounded to 1e-4 microseconds.
+        # Each of the four numbers that are added is rounded to 1e-4 microseconds.
         shortest = min(*measured.times_us, *measured.baseline_times_us)
         assert measured.ratio == pytest.approx(np.median(quotients), rel=4 * 0.5e-4 / shortest)
     assert stages == ["compile", "check", "baseline", "measure"] * 2
@@ -119,7 +119,7 @@ def test_a_bench_measures_one_candidate_after_the_other(
     shown = {address(row[1]) for row in kernel.arguments}
     assert len(shown) == 16  # every call reads another copy
     assert kernel.seconds(3, time.thread_time) > 0
-    # The next kernel goes on where this one stopped.
+    # The next kernel continues where this one stopped.
     reached = bench.rotation.next
     assert reached > 3
     bench.measure(toy.ToyConfig(block=4), default, effort, stages.append)

@@ -1,4 +1,4 @@
-"""Kernels of a lowered module are counted and timed; one that cannot be is infinitely slow."""
+"""Kernels of a lowered module are counted and timed; one that fails is infinitely slow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def clock(options: PipelineOptions) -> Iterator[KernelClock]:
 
 
 def products() -> IRModule:
-    """Two equal products with different weights, and one of other sizes."""
+    """Two equal products with different weights, and one with other sizes."""
 
     def body(x: relax.Expr) -> relax.Expr:
         y = op.matmul(op.matmul(x, constant(32, 32)), constant(32, 32, seed=1))
@@ -75,11 +75,11 @@ def test_what_cannot_be_compiled_takes_forever(
     monkeypatch.setattr("tvm.ir.save_json", lambda function: '"no function"')
     assert math.isinf(clock.microseconds(kernel))
     monkeypatch.undo()
-    assert clock.microseconds(kernels[1]) > 0  # whoever times them lives
+    assert clock.microseconds(kernels[1]) > 0  # the timing process lives
 
 
 def test_a_dead_process_is_replaced(clock: KernelClock, kernels: list[ProgramKernel]) -> None:
-    # Stopped, it takes a kernel and does not answer: it dies at work, not before.
+    # A stopped worker accepts a kernel and does not answer: it dies at work, not before.
     clock._child._process.send_signal(signal.SIGSTOP)
     threading.Timer(1.0, clock._child._process.kill).start()
     assert math.isinf(clock.microseconds(kernels[0]._replace(key=2)))

@@ -1,4 +1,4 @@
-"""A candidate may do anything: it is a result, and the next candidate is measured.
+"""Whatever a candidate does is a result, and the next candidate is measured.
 
 One worker is a program of its own; the others are forked, which is a hundred times as fast.
 """
@@ -43,7 +43,7 @@ FAILURES = [
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[list[LocalMeasurer]]:
-    """The measurer that this file's tests share, once one has made it."""
+    """The measurer that the tests of this file share, once it exists."""
     made: list[LocalMeasurer] = []
     yield made
     for measurer in made:
@@ -64,7 +64,7 @@ def measurer(
 def workers(
     host: tuple[Machine, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[LocalMeasurer, list[WorkerProcess]]]:
-    """Two processes, even where there is only one CPU."""
+    """Two processes, even on a single CPU."""
     fork_workers(monkeypatch)
     monkeypatch.setattr(local_measurer, "MANY", 1)
     allowed = sorted(os.sched_getaffinity(0))
@@ -76,7 +76,7 @@ def workers(
 def test_a_quota_bounds_the_cpus_that_build(
     cpus: float, builders: int, host: tuple[Machine, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that measures has one of them."""
+    """The measuring process uses one of the CPUs."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(local_measurer, "same_core", lambda cpu, other: cpu == other)
@@ -89,7 +89,7 @@ def test_a_quota_bounds_the_cpus_that_build(
     monkeypatch.setattr(local_measurer, "ChildProcess", SimpleNamespace(of_module=child))
     monkeypatch.setattr(local_measurer, "WorkerProcess", lambda child: child)
     LocalMeasurer(*host)
-    building = ",".join(map(str, range(builders))) or "7"  # else where it measures
+    building = ",".join(map(str, range(builders))) or "7"  # otherwise on the measuring CPU
     assert arguments == [["7", building]] * (2 if builders else 1)
 
 
@@ -106,7 +106,7 @@ def measure(
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process, and it is more than an entry in a table."""
+    """Whether a process exists and is no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
@@ -116,7 +116,7 @@ def alive(pid: int) -> bool:
 
 @contextmanager
 def killer(worker: WorkerProcess, stage: str, times: int) -> Iterator[list[int]]:
-    """Kills a worker's process whenever it is seen in a stage, each once; the ids of the killed."""
+    """Kills a worker when it is seen in a stage, each worker once; returns the killed ids."""
     killed: list[int] = []
     done = threading.Event()
 
@@ -150,7 +150,7 @@ def test_a_right_candidate(measurer: LocalMeasurer, toy: ModuleType) -> None:
 def test_samples_are_shared_among_fresh_processes(
     measurer: LocalMeasurer, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where one of them happens to place things decides nothing alone."""
+    """One process's memory placement must not decide alone."""
     measure(measurer, toy, "right")
     pids, close = [measurer.pid], measurer.close
 
@@ -192,7 +192,7 @@ def test_what_fails_is_a_result_and_the_next_one_is_measured(
         found[config] = result
         pids.append(measurer.pid)
     assert list(found) == configs
-    # Whatever wrote something wrong may have written it elsewhere, too; an exception wrote nothing.
+    # After a wrong result, memory elsewhere may be overwritten, too; an exception writes nothing.
     assert pids[0] is not None and pids[1] is None and pids[2] is not None
     assert found[configs[0]].status == found[configs[-1]].status == "ok"
     for config, (_, status, error) in zip(configs[1:-1], FAILURES, strict=True):
@@ -221,7 +221,7 @@ def test_one_killed_while_it_is_measured_is_measured_again(
         measured = measure(measurer, toy, "right", LONG)
     assert measured.status == "ok" and len(killed) == 1
     assert measurer.pid not in killed
-    # An idle one as well.
+    # An idle worker, too.
     assert measurer.pid is not None
     os.kill(measurer.pid, 9)
     time.sleep(0.1)
@@ -280,7 +280,7 @@ def test_one_builds_while_another_measures(
                 )
             )
 
-    # A thread that ends takes no process with it.
+    # The end of a thread must not end a process.
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
@@ -311,4 +311,4 @@ def test_the_best_so_far_gets_better_only() -> None:
     assert with_best(effort, found(8.0)).best_ratio == pytest.approx(0.8)
     assert with_best(effort, found(9.5)) == effort
     assert with_best(effort, Measurement(status="timeout")) == effort
-    assert with_best(QUICK, found(8.0)) == QUICK  # nobody asked to compare with the best
+    assert with_best(QUICK, found(8.0)) == QUICK  # no request to compare with the best

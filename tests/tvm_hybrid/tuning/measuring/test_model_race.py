@@ -1,4 +1,4 @@
-"""Two programs of one model, in turns."""
+"""Two programs of one model, measured in turns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ op = relax.op
 
 
 def test_both_run_on_the_same_numbers() -> None:
-    """Also integers: an index that is 0 is one of any tensor."""
+    """Integer inputs are 0, which is a valid index of any tensor."""
 
     def body(x: relax.Expr, index: relax.Expr) -> list[relax.Expr]:
         y = op.nn.conv2d(x, kernel(2, 8, 1, 1))

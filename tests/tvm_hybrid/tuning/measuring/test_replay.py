@@ -1,4 +1,4 @@
-"""Replay: a measurer that answers from a file."""
+"""Replay: a measurer that reads results from a file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_answers_are_what_was_measured(name: str, records: list[Record], tmp_pat
 
 
 def test_only_what_fits_is_known(records: list[Record], tmp_path: Path) -> None:
-    """Records of other machines, threads, versions or regions are not answers."""
+    """Records of other machines, threads, versions or regions are ignored."""
     changes: list[dict[str, object]] = [
         {"machine": "elsewhere"},
         {"threads": 2},

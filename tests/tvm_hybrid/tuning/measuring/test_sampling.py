@@ -1,4 +1,4 @@
-"""Samples are taken in turns until the median quotient is known, and no longer."""
+"""Samples are taken in turns until the median ratio is known, and no longer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvm_hybrid.tuning.measuring.sampling import (
 
 
 class World:
-    """A clock that only the contestants advance, and what they did."""
+    """A clock that only contestants advance, and a log of their actions."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class World:
 
 
 class Scripted:
-    """Takes as many microseconds as it is told; negative: it loses the CPU meanwhile."""
+    """Takes the given microseconds; a negative number also loses the CPU meanwhile."""
 
     def __init__(self, world: World, name: str, times_us: Iterable[float]) -> None:
         self.world, self.name, self.times = world, name, iter(times_us)
@@ -71,7 +71,7 @@ def test_what_is_hopeless_is_given_up_after_three() -> None:
     effort = Effort(samples=9, hopeless=2.0)
     assert len(sampled([21.0] * 9, [10.0] * 9, effort)[0]) == 3
     assert len(sampled([21.0, 19.0] * 5, [10.0] * 10, effort)[0]) == 9
-    # Against the best, not against the baseline.
+    # Compares with the best, not with the baseline.
     fast = Effort(samples=9, hopeless=2.0, best_ratio=0.5)
     assert len(sampled([10.5] * 9, [10.0] * 9, fast)[0]) == 3
 
@@ -79,12 +79,12 @@ def test_what_is_hopeless_is_given_up_after_three() -> None:
 @pytest.mark.parametrize(
     ("spread", "best", "taken"),
     [
-        (0.002, None, 5),  # known well enough
-        (0.05, None, 15),  # never known well enough
-        (0.05, 0.8, 5),  # slower for certain
-        (0.002, 1.0, 15),  # may be either
-        (0.002, 1.3, 5),  # faster for certain, and known well
-        (0.05, 1.3, 15),  # faster for certain: how much is worth knowing
+        (0.002, None, 5),  # precise enough
+        (0.05, None, 15),  # never precise enough
+        (0.05, 0.8, 5),  # certainly slower
+        (0.002, 1.0, 15),  # undecided
+        (0.002, 1.3, 5),  # certainly faster, and precise
+        (0.05, 1.3, 15),  # certainly faster, but the factor is worth measuring
     ],
 )
 def test_when_it_is_known_enough(spread: float, best: float | None, taken: int) -> None:
@@ -110,7 +110,7 @@ def test_pairs_that_were_disturbed_are_taken_again_but_not_forever() -> None:
 
 
 def test_a_noisy_moment_decides_nothing() -> None:
-    """Both are three times slower in a third of the pairs, and one pair is wild."""
+    """Both are three times slower in a third of the pairs, and one pair is an outlier."""
     moments = [1, 1, 3, 3, 3, 1, 1, 1, 1]
     wild = [1, 1, 1, 1, 1, 1, 1, 30, 1]
     times, others, _ = sampled(
@@ -127,12 +127,12 @@ def test_a_noisy_moment_decides_nothing() -> None:
 
 @pytest.mark.parametrize("count", [5, 8, 11, 15])
 def test_how_often_the_interval_holds_the_median(count: int) -> None:
-    """Nine times in ten at least, whatever the distribution: here one with a long tail."""
+    """At least nine times in ten for any distribution; here one with a long tail."""
     generator = np.random.default_rng(count)
     drawn = np.exp(generator.standard_normal((4000, count)))  # the median is 1
     intervals = [median_interval(row) or (2.0, 0.0) for row in drawn.tolist()]
     held = np.mean([low <= 1 <= high for low, high in intervals])
-    # 0.9 less three standard deviations of a mean of 4000 draws.
+    # 0.9 minus three standard deviations of a mean of 4000 draws.
     assert held > 0.9 - 3 * (0.9 * 0.1 / 4000) ** 0.5
     assert median_interval([1.0] * 4) is None
 

@@ -1,4 +1,4 @@
-"""The sign test of the finals: against its definition, and against luck."""
+"""The sign test of the finals: compared with its definition, and with luck."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_binomial_tail() -> None:
     assert sign_test([1.0] * 10, [2.0] * 10) == 2.0**-10
     assert sign_test([1.0] * 9 + [3.0], [2.0] * 10) == 11 * 2.0**-10
     assert sign_test([3.0] * 5, [2.0] * 5) == 1.0
-    assert sign_test([1.0, 1.0], [2.0]) == 0.5  # what has no partner does not count
+    assert sign_test([1.0, 1.0], [2.0]) == 0.5  # unpaired samples do not count
 
 
 def test_a_little_faster_is_not_enough() -> None:
@@ -31,7 +31,7 @@ def test_one_bad_moment_changes_little() -> None:
 
 @pytest.mark.parametrize("tests", [1, 3])
 def test_equals_are_seldom_confirmed(tests: int) -> None:
-    """Of kernels that are faster by exactly the margin, at most the level is confirmed."""
+    """Among kernels faster by exactly the margin, at most the level's share is confirmed."""
     generator = random.Random(tests)
     confirmed = 0
     for _ in range(2000):

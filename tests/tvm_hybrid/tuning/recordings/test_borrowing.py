@@ -1,4 +1,4 @@
-"""Borrowing is simulated as it is done: the nearest region's best, fitted, as it was measured."""
+"""Simulated borrowing works as the real one: the nearest region's best, fitted, as measured."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..synthetic import load_recording, product, synthetic_records, write_record
 
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the limit must not be nearer."""
+    """Sizes are doubled here: the distance limit must allow that."""
     monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 def recording(path: Path, rows: int, fast: int, speedup: float = 1.2) -> Recording:
-    """All configurations are as fast as the default, but those with `fast` rows of registers."""
+    """All configurations are as fast as the default, except those with `fast` rows of registers."""
     records = [
         msgspec.structs.replace(
             made,
@@ -60,7 +60,7 @@ def test_who_gained_nothing_lends_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_tells_what_would_be_borrowed() -> None:
-    """Of two recordings of unlike regions nothing."""
+    """Two recordings of unlike regions give nothing to borrow."""
     names = ["attention_f32", "resnet18_c8_f32"]
     found = CliRunner().invoke(command, ["--borrowing", "--json", *names])
     assert found.exit_code == 0 and json.loads(found.stdout) == []

@@ -1,4 +1,4 @@
-"""What strategies may learn from: records of other regions, the user's and the package's."""
+"""What strategies may learn from: records of other regions, by the user and the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..conftest import MakeRecord
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Takes the place of the package's recordings."""
+    """Replaces the package's recordings."""
     folder = tmp_path / "recordings"
     folder.mkdir()
     monkeypatch.setattr(simulate, "SHIPPED", folder)

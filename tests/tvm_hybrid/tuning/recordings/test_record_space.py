@@ -1,4 +1,4 @@
-"""Recording a whole space: everything once, the fastest again until luck decides nothing."""
+"""Recording a whole space: all once, then the fastest again until luck decides nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, SpaceRecor
 
 DEFAULT_US = 10.0
 LUCKY, FASTEST = 2, 32
-"""Blocks: one is measured too fast at first, another really is the fastest."""
+"""Blocks: LUCKY is measured too fast at first, FASTEST really is the fastest."""
 
 
 class Luck:
-    """Measures all as fast as the default, but for the two."""
+    """Measures all blocks near the default's time; the exceptions test luck."""
 
     def __init__(self) -> None:
         self.quick: list[int] = []

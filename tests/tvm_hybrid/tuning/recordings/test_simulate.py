@@ -1,4 +1,4 @@
-"""Simulation: recordings are read as they were measured, searches replay them."""
+"""Simulation: recordings are read as measured, and searches replay them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_recording_is_the_space_with_its_scores(
         assert recording.space.configs[index].to_dict() == record.config
         assert recording.records[index] == record
     assert recording.scores[1] == 0.0 and recording.times_us[1] == math.inf
-    # The default's time of 125 us over each one's.
+    # The default's time of 125 us over each configuration's time.
     np.testing.assert_allclose(recording.scores[2:], 125 / recording.times_us[2:], rtol=1e-12)
 
 
@@ -80,7 +80,7 @@ def test_the_order_of_lines_and_older_measurements_do_not_matter(
 def test_a_new_heuristic_is_judged_by_the_same_recording(
     recording: Recording, records: list[Record], tmp_path: Path
 ) -> None:
-    """Recorded against another default: scores are multiples of the present one all the same."""
+    """Scores are multiples of the present default, although another one was recorded."""
     other = [
         msgspec.structs.replace(record, baseline_us=250.0) if record.times_us else record
         for record in records
@@ -92,7 +92,7 @@ def test_a_new_heuristic_is_judged_by_the_same_recording(
 def test_a_default_that_is_not_recorded(
     records: list[Record], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then the first that was measured against itself, with a warning."""
+    """The first one that was measured against itself stands in, with a warning."""
     baseline = records[7]
     rest = [
         msgspec.structs.replace(record, baseline_us=baseline.median_us)
@@ -201,9 +201,9 @@ def test_a_search_ends_when_it_should(recording: Recording) -> None:
 
 @pytest.mark.parametrize(("size", "near"), [(1, 1), (7, 1), (50, 3), (200, 10), (30, 29)])
 def test_the_median_of_random_search_is_exact(size: int, near: int) -> None:
-    """Against 2001 draws: their median lies within the 45% and 55% quantiles of the true one.
+    """The median of 2001 draws lies within the true 45% and 55% quantiles.
 
-    That of 2001 draws is off by more than 5% of probability once in 100000 times.
+    The median of 2001 draws is off by more than 5% of probability once in 100000 times.
     """
     generator = random.Random(1)
     draws = [min(generator.sample(range(1, size + 1), near)) for _ in range(2001)]

@@ -1,4 +1,4 @@
-"""A tracker with servers on this machine, which tests may kill, and a measurer that knows them."""
+"""A tracker with servers on this machine, which tests may kill, and a measurer for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Servers:
     Attributes
     ----------
     pids : list of int
-        First processes of the servers that no test has signalled.
+        Process (group) ids of the servers that no test has signalled.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Servers:
         return int(self.process.stdout.readline())
 
     def replenish(self) -> None:
-        """Makes them `COUNT` again, whatever became of them."""
+        """Replaces signalled servers, so that the tracker knows `COUNT` again."""
         assert self.process.stdin is not None
         for pid in self._signalled:
             os.killpg(pid, signal.SIGKILL)
@@ -63,12 +63,12 @@ class Servers:
         self.wait_for(COUNT)
 
     def count(self) -> int:
-        """How many the tracker knows."""
+        """Number of servers that the tracker knows."""
         with Tracker(self.address) as tracker:
             return tracker.servers()
 
     def wait_for(self, count: int) -> None:
-        """Returns when the tracker knows so many."""
+        """Waits until the tracker knows `count` servers."""
         self._wait(lambda found: found == count)
 
     def _wait(self, right: Callable[[int], bool]) -> None:
@@ -78,20 +78,20 @@ class Servers:
             time.sleep(0.02)
 
     def send(self, pid: int, number: signal.Signals) -> None:
-        """Sends a signal to a server and what it started; it no longer is one of ours."""
+        """Sends a signal to a server's process group and removes the server from `pids`."""
         self.pids.remove(pid)
         self._signalled.append(pid)
         os.killpg(pid, number)
 
     def signal_a_busy_one(self, number: signal.Signals) -> None:
-        """The same to one in the middle of a session."""
+        """Sends a signal to a server in the middle of a session."""
         since: dict[int, float] = {}
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             for pid in self.pids:
                 for session in children(pid):
                     began = since.setdefault(session, time.monotonic())
-                    # A session that has lasted a while is neither about to begin nor to end.
+                    # A session that has lasted 0.2 s is neither about to begin nor to end.
                     if time.monotonic() - began > 0.2:
                         self.send(pid, number)
                         return
@@ -99,7 +99,7 @@ class Servers:
         raise AssertionError("no server is ever busy")
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends the tracker and all servers."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait(SECONDS)
@@ -129,13 +129,13 @@ def shared_measurer(started: Servers) -> Iterator[RpcMeasurer]:
 
 @pytest.fixture
 def measurer(servers: Servers, shared_measurer: RpcMeasurer) -> RpcMeasurer:
-    """With two workers; a server that is two seconds late has been lost."""
-    del servers  # there are some
+    """A measurer with two workers; a server that is two seconds late counts as lost."""
+    del servers  # they are running
     return shared_measurer
 
 
 def make_measurer(address: Address, **changes: Any) -> RpcMeasurer:
-    """For serial kernels of this machine's CPU, and sessions that a busy machine ends in time."""
+    """For serial kernels of this CPU, with sessions that also end on a busy machine."""
     target = resolve_target(None)
     machine = Machine.from_target(target)
     options = {"timeout": 60.0, "session_seconds": 5.0, "footprint_bytes": 1 << 16, "grace": 2.0}

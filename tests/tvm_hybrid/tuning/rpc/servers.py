@@ -1,9 +1,9 @@
 """Starts TVM's tracker and servers on this machine: `python servers.py KEY`.
 
 They are what `python -m tvm.exec.rpc_tracker` and `python -m tvm.exec.rpc_server` run, but forked
-from one process, which imports TVM once. It prints the tracker's port as soon as that listens, and
-then, for every line of its standard input, the process id of another server, each on a line; all
-end with that input.
+from one process, which imports TVM once. It prints the tracker's port once the tracker listens. For
+every line of standard input it starts a server and prints its process id on a line. All end with
+standard input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.socket() as made:
         made.bind((HOST, 0))
         port: int = made.getsockname()[1]
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def fork(serve: Callable[[], object]) -> int:
-    """A process, first of its group, that serves until it is killed; its id."""
+    """Forks a process that leads its own group and serves until it is killed; returns its id."""
     pid = os.fork()
     if pid == 0:
         os.setsid()

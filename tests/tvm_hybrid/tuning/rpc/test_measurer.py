@@ -1,4 +1,4 @@
-"""Servers measure side by side; whatever happens to them, each candidate has one result."""
+"""Servers measure in parallel; whatever happens to them, each candidate has one result."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_candidate_has_its_result(
 def test_what_goes_wrong_at_a_server_costs_no_server(
     servers: Servers, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here nothing is tried before: its worker is told that it cannot run the code."""
+    """The worker is told that it cannot run the code, so it tries nothing before the server."""
     with make_measurer(servers.address, workers=1, session_seconds=2.0) as measurer:
         monkeypatch.setenv(CAP_VARIABLE, "scalar")
         found = dict(measure(measurer, toy, "wrong", "hang", "segfault", "right"))
@@ -75,7 +75,7 @@ def test_what_goes_wrong_at_a_server_costs_no_server(
 def test_a_batch_that_nobody_reads_to_its_end(
     measurer: RpcMeasurer, servers: Servers, toy: ModuleType
 ) -> None:
-    """Its workers end with their sessions, which no server minds."""
+    """Its workers end with their sessions, and the servers go on."""
     configs = [toy.ToyConfig(block=block) for block in (1, 2, 4)]
     batch = measurer.measure(Candidates(toy.region(), toy.TOY, configs, None, LONG))
     _, first = next(batch)

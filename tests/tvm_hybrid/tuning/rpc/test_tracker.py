@@ -1,4 +1,4 @@
-"""What is wrong with a tracker, or with its address, is said at once."""
+"""Errors of a tracker or its address are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that cannot run the code, or are not like the others, are refused."""
+"""Servers that cannot run the code, or that differ from the others, are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVER = Server("there", 9090, "")
 
 
 class Session:
-    """A session at a server with this CPU, which may have so many threads."""
+    """A session at a server with this CPU and a given number of threads."""
 
     def __init__(self, cpu: str, threads: int) -> None:
         self.cpu, self.most, self.threads = cpu, threads, 0
@@ -40,7 +40,7 @@ class Session:
         ("znver4", "avx512_bf16", "znver4"),
         ("sapphirerapids", "amx", ""),
         ("haswell", "avx2", "haswell"),
-        ("", "amx", "sapphirerapids"),  # it does not know
+        ("", "amx", "sapphirerapids"),  # unknown to the server
     ],
 )
 def test_suitable(found: str, isa: str, cpu: str) -> None:

@@ -1,4 +1,4 @@
-"""Annealing finds the best that is allowed; its moves are those of the space."""
+"""Annealing finds the best legal point; its moves stay within the space."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_chains_go_on_where_they_stopped_and_seeds_repeat() -> None:
         first = search.search(score, 4, allowed)
         assert len(asked) < len(scores)
         runs.append((first, search.search(score, 4, allowed)))
-        # Chains that have climbed before stand higher than those that begin anywhere.
+        # Chains that have climbed before start higher than random ones.
         assert scores[runs[-1][1][0]] >= scores[first[0]]
     assert runs[0] == runs[1]
 

@@ -1,4 +1,4 @@
-"""CostModel: it orders what it has not seen, starts from its margin, and repeats itself."""
+"""CostModel orders unseen points, starts from its margin, and is repeatable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_it_ranks_what_it_has_not_seen(objective: Objective) -> None:
     model = CostModel(objective=objective, seed=1)
     model.fit(FEATURES[:100], SCORES[:100])
     mean = model.predict(FEATURES[100:])
-    # 0.9 and more measured; a model of nothing has 0.0 +- 0.07.
+    # 0.9 and more measured; an uninformed model gives 0.0 +- 0.07.
     assert rank_correlation(mean, SCORES[100:]) > 0.8
 
 

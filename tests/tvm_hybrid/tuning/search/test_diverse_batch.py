@@ -1,4 +1,4 @@
-"""Diverse batches: the best first, new values of knobs where they are worth it."""
+"""Diverse batches: the best first, and new values of knobs if they are worth it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCORES = np.array([10.0 - x - y / 10 for x, y in POINTS])
 
 
 def distinct_values(batch: Sequence[int], points: np.ndarray) -> int:
-    """The sum over knobs of how many values occur in a batch."""
+    """Sum over the knobs of the number of distinct values in a batch."""
     return sum(len(np.unique(column)) for column in points[list(batch)].T)
 
 

@@ -1,4 +1,4 @@
-"""The study of searches: what it counts, how it divides, what it writes."""
+"""The study of searches: its counts, its ratios and its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAIN = ("random", "evolutionary")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two recordings, of 264 and of 256 configurations."""
+    """Two recordings with 264 and 256 configurations."""
     folder = tmp_path_factory.mktemp("recordings")
     return [
         write_recording(folder / f"rows{rows}.jsonl.xz", synthetic_records(product(rows=rows)))
@@ -99,7 +99,7 @@ def test_quotients_and_bars() -> None:
         ("model", "transfer"),
         ("exact", "transfer"),
     ]
-    assert rows[0].quotient("exact", "model") == 3.4  # 34 of its distribution
+    assert rows[0].quotient("exact", "model") == 3.4  # 34 from its distribution
     assert [bar.holds for bar in study.bars()] == [True] * 6
 
     slow = _row("c", 1.3, random=[10], model=[35], transfer=[35])

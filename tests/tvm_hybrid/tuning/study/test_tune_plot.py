@@ -1,4 +1,4 @@
-"""The plot of a tuning run: what it shows of records, and that it is drawn."""
+"""The plot of a tuning run: what it shows of records, and that it can be drawn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_records_without_a_baseline_are_compared_by_their_times(records: list[Re
 
 
 def test_a_final_is_no_further_trial(records: list[Record]) -> None:
-    """The later measurement counts, and what was predicted of the first."""
+    """The later measurement counts, with the prediction for the first one."""
     first = msgspec.structs.replace(records[4], predicted=1.5)
     final = msgspec.structs.replace(records[4], times_us=[50.0], confirmed=True)
     (run,) = region_runs([records[0], first, records[6], final])
@@ -94,7 +94,7 @@ def test_nothing_to_plot_is_refused(records: list[Record], tmp_path: Path) -> No
 def test_the_roof_is_the_lower_limit() -> None:
     assert ROOF.limit("float32", 1.0) == 10.0
     assert ROOF.limit("float32", 50.0) == 100.0
-    assert ROOF.limit("uint8", 50.0) == 500.0  # not measured: what the bandwidth allows
+    assert ROOF.limit("uint8", 50.0) == 500.0  # not measured: limited by the bandwidth
 
 
 def test_the_roof_of_this_machine(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:

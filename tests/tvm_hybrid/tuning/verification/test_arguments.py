@@ -1,4 +1,4 @@
-"""Random arguments of regions that requantise: many integers, none beyond 16 bits."""
+"""Random arguments of requantized regions: many integers, none beyond 16 bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_hybrid.tuning.verification.bounds import anchor_result, random_argument
 
 
 def of_columns(factors: int, k: int) -> Region:
-    """Requantised by operands, after a bias."""
+    """A region requantized by operands, after a bias."""
     steps = (
         EpilogueOp("add", (0, 1), dtype="int32"),
         EpilogueOp("constant", value=77.0),
@@ -26,7 +26,7 @@ def of_columns(factors: int, k: int) -> Region:
 
 
 def of_numbers(factor: float, k: int) -> Region:
-    """Requantised by a number that was proven to do for quieter weights than random ones."""
+    """A region requantized by a constant that suits smaller weights than random ones."""
     steps = (
         EpilogueOp("constant", value=-3.0),
         EpilogueOp("constant", value=factor),

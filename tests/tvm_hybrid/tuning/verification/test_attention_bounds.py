@@ -1,4 +1,4 @@
-"""Right kernels of attention pass the tuner's check, whatever they round on the way."""
+"""Right kernels of attention pass the tuner's check, wherever they round."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def drawn(attention: Attention, seed: int = 0) -> tuple[list[np.ndarray], Expect
 @pytest.mark.sampled
 @every_case
 def test_right_kernels_pass_and_others_do_not(name: str) -> None:
-    """The machine's kernel and the template's reference, which round at different places."""
+    """The machine's kernel and the template's reference round at different places."""
     attention = CASES[name]
     kernel = kernel_of(attention, best(attention.kind))
     for seed in range(3):
@@ -85,7 +85,7 @@ def test_the_tolerance_is_small_and_the_keys_differ(name: str) -> None:
     if attention.kind == "int8":
         assert (tolerance > 0).mean() < 0.01
     else:
-        # A half unit of bfloat16 in each of some dozens of keys, or some dozens of units of f32.
+        # Half a unit of bfloat16 in each of some dozens of keys, or some dozens of units of f32.
         share = 2e-3 if attention.kind == "f32" else 0.06
         assert 0 < tolerance.mean() < share * value.std()
     again, _ = drawn(attention)
@@ -121,7 +121,7 @@ def test_a_wrong_number_or_mask_is_found(name: str, changes: dict[str, Any]) -> 
 
 
 def test_probabilities_next_to_a_tie_may_be_rounded_either_way() -> None:
-    """Of so many that some are; the result is off by as much as is allowed there, and not else."""
+    """Some probabilities are near ties; only their results may be off, within the bound."""
     attention = of_kind(case(batch=2, heads=8, m=64, n=256), "int8")
     attention = replace(attention, output="float32", zeros=(128, 121, 0, 131))
     _, expected = drawn(attention)
@@ -139,7 +139,7 @@ def test_probabilities_next_to_a_tie_may_be_rounded_either_way() -> None:
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 40.0])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "int8"])
 def test_scores_are_neither_all_alike_nor_one_alone(kind: str, scale: float) -> None:
-    """Whatever they are multiplied by; integers can be made quieter only."""
+    """Holds for any scale; integer scores can only be made smaller."""
     attention = of_kind(case(m=40, n=70, scale=scale * (1e-4 if kind == "int8" else 1)), kind)
     arrays, _ = drawn(replace(attention, output="float32"))
     q, k, v = (x.astype(np.float64).reshape(2, -1, 2, 32).swapaxes(1, 2) for x in arrays)
@@ -160,7 +160,7 @@ def test_the_tuner_asks_for_it() -> None:
 
 @pytest.mark.parametrize(("causal", "status"), [(3, "ok"), (2, "wrong_result")])
 def test_a_bench_tells_right_from_wrong(causal: int, status: str) -> None:
-    """The wrong kernel takes one key less for visible."""
+    """The wrong kernel hides one key more."""
     attention, template = CASES["bf16 causal"], template_for("attention")
     built = replace(attention, causal=causal).region
 

@@ -1,4 +1,4 @@
-"""The tolerance lets every right kernel pass and stops a wrong element."""
+"""The tolerance accepts every right kernel and rejects a wrong element."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_single_precision_passes_and_one_wrong_element_does_not(
     region = matmul_region(k, steps)
     a, w, bias = arrays = random_arguments(region, MATMUL, seed)
     expected = expected_result(region, MATMUL, arrays)
-    # The worst order that a kernel could sum in: one after the other, every step rounded.
+    # A kernel's worst order of summation: one term after the other, every step rounded.
     acc = np.zeros(region.output.shape, np.float32)
     for i in range(k):
         acc += a[:, i : i + 1] * w[i]

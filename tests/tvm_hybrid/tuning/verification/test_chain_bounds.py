@@ -1,4 +1,4 @@
-"""Tuning chains: arguments whose results differ, tolerances that show one wrong element."""
+"""Tuning chains: arguments with distinct results, tolerances that show one wrong element."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Kernels of 8-bit integers and bfloat16 pass the tuner's check, whatever the configuration; wrong
-ones do not."""
+"""Right 8-bit and bfloat16 kernels pass the tuner's check in any configuration; wrong ones fail."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def test_one_wrong_element_shows(name: str, seed: int) -> None:
     assert np.isfinite(expected.value).all()
     unwritten = never_right(region, expected.value)
     assert f"{right.size} of {right.size} elements are wrong" in str(expected.difference(unwritten))
-    # By the least that there is if the result is exact, else by a hundredth of the largest.
+    # By the smallest amount if the result is exact, otherwise by a hundredth of the largest result.
     if right.dtype.kind in "iu":
         other = right + 1
     elif not expected.tolerance.any():
@@ -116,7 +115,7 @@ def test_only_approximated_functions_and_float_sums_are_given_a_tolerance(name: 
     if not functions and not sums:
         assert not expected.tolerance.any()
     elif element_type(region.output.dtype).kind in "iu":
-        # An integer may be its neighbour where the rounding is a close thing, which is rare.
+        # An integer may become its neighbour near a tie, which is rare.
         assert expected.tolerance.max() <= 1 and (expected.tolerance > 0).mean() < 0.01
     else:
         assert 0 < expected.tolerance.max() < 0.01 * np.abs(expected.value).max()
@@ -156,7 +155,7 @@ def step(number: int, **changes: Any) -> Callable[[Region], Region]:
 
 
 def attr(name: str, value: object) -> Callable[[Region], Region]:
-    """Changes or, with None, removes an attribute."""
+    """Changes an attribute, or removes it if `value` is None."""
 
     def change(region: Region) -> Region:
         attrs = {**region.attrs, name: value}
@@ -251,7 +250,7 @@ def test_a_wrongly_packed_weight_is_found(serial: tuple[Machine, Target]) -> Non
 
 
 def test_quantised_activations_may_be_half_a_unit_off() -> None:
-    """Blocks of A as integers times a 127th of their largest number, or A as it is."""
+    """A in blocks as integers times 1/127 of the block's largest number, or A unchanged."""
     plain = REGIONS["weight of 4 bits"]
     region = attr("quantized", "int8")(plain)
     template = template_for(region.op)

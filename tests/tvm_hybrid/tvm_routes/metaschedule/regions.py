@@ -1,4 +1,4 @@
-"""Regions, their records and operators in Relax, for the tests of MetaSchedule's databases."""
+"""Regions, their records and Relax operators, for tests of MetaSchedule's databases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AXES: dict[str, Attribute] = {"a_axes": (0, 1, 2), "b_axes": (0, 1, 2)}
 
 
 def matmul(m: int, k: int, n: int, dtypes: tuple[str, str] = ("float32", "float32")) -> Region:
-    """A product with a constant weight; with bias and relu unless it is of integers."""
+    """A product with a constant weight; with bias and relu unless it is an integer product."""
     integer = dtypes[1] == "int8"
     return Region(
         op="matmul",
@@ -40,7 +40,7 @@ def matmul(m: int, k: int, n: int, dtypes: tuple[str, str] = ("float32", "float3
 
 
 def batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
-    """A product of activations."""
+    """A product of two activations."""
     return Region(
         op="batch_matmul",
         inputs=(Tensor((batch, m, k), "float32"), Tensor((batch, k, n), "float32")),
@@ -50,14 +50,14 @@ def batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
 
 
 def transposed_batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
-    """A product with a second operand that is stored with its columns first."""
+    """A product whose second operand is stored transposed."""
     plain = batch_matmul(batch, m, k, n)
     stored = (plain.inputs[0], Tensor((batch, n, k), "float32"))
     return plain.replace(inputs=stored, attrs={**AXES, "b_axes": (0, 2, 1)})
 
 
 def conv2d(size: int, channels: int, out_channels: int, stride: int = 1) -> Region:
-    """A convolution of 3x3 taps, one line of zeros around the image, with bias and relu."""
+    """A 3x3 convolution with padding 1, bias and relu."""
     positions = (size - 1) // stride + 1
     return Region(
         op="conv2d",
@@ -73,12 +73,12 @@ def conv2d(size: int, channels: int, out_channels: int, stride: int = 1) -> Regi
 
 
 def host_machine(threads: int = 1) -> Machine:
-    """This machine."""
+    """This machine with a number of threads."""
     return Machine.from_target(host_target(), threads)
 
 
 def vector_config(region: Region, machine: Machine) -> Config:
-    """The first configuration that does not need AMX, which no schedule configures."""
+    """The first configuration without AMX, which no schedule expresses."""
     template = template_for(region.op)
     configs = (template.default_config(region, machine), *template.space(region, machine))
     for config in configs:
@@ -89,7 +89,7 @@ def vector_config(region: Region, machine: Machine) -> Config:
 
 
 def record_of(region: Region, machine: Machine | None = None, **changes: object) -> Record:
-    """A successful record of that configuration."""
+    """A successful record of the configuration that `vector_config` chooses."""
     import msgspec
 
     machine = machine or host_machine()
@@ -100,7 +100,7 @@ def record_of(region: Region, machine: Machine | None = None, **changes: object)
 
 
 def operators(region: Region) -> IRModule:
-    """A region's operators as somebody writes a model, from shapes and types alone."""
+    """A region's operators as users write them, from shapes and types alone."""
     builder = relax.BlockBuilder()
     names = ("x", "w", "b")
     parameters = [
@@ -152,7 +152,7 @@ def _random(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
 
 
 def expected(region: Region, values: list[np.ndarray]) -> np.ndarray:
-    """The result, in float64 or exact."""
+    """The expected result, in float64 or exact."""
     result = template_for(region.op).reference(region, values[:2])
     if region.operands:
         result = result + values[2]
@@ -160,13 +160,13 @@ def expected(region: Region, values: list[np.ndarray]) -> np.ndarray:
 
 
 def as_tensor(values: np.ndarray, dtype: str) -> tvm.runtime.Tensor:
-    """An array as TVM's; bfloat16 goes in as the uint16 that stores it."""
+    """An array as TVM's tensor; bfloat16 is passed as the uint16 that stores it."""
     stored = values.view(np.uint16) if dtype == "bfloat16" else values
     return tvm.runtime.empty(values.shape, dtype).copyfrom(stored)
 
 
 def assert_right(region: Region, result: np.ndarray, values: list[np.ndarray]) -> None:
-    """Integers exactly; sums of K products of f32 within 2 K eps of the sum of their magnitudes.
+    """Integers exactly; f32 sums of K products within 2 K eps of their magnitudes' sum.
 
     A sum of K terms, in any order, errs by (K - 1) eps / 2 of that at most, each product by eps / 2
     (of bfloat16 numbers they are exact); bias and relu add less than one more term.

@@ -1,4 +1,4 @@
-"""`apply_database`: one call for a module as TVM's users have it."""
+"""`apply_database`: one call for a module that TVM's users have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["weights"]  # a fixture
 
 
 def programs(mod: IRModule) -> dict[str, str]:
-    """The text of every program of a module."""
+    """Text of every program in a module."""
     return {
         str(gvar.name_hint): function.script()
         for gvar, function in mod.functions_items()

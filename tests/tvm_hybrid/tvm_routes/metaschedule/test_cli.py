@@ -1,4 +1,4 @@
-"""`tvm-hybrid records export | import`: what is printed, exit codes, the way there and back."""
+"""`tvm-hybrid records export | import`: output, exit codes, and the round trip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .test_import import foreign_database, stored
 
 @dataclass(frozen=True)
 class Result:
-    """What a command came to."""
+    """Exit code and output of a command."""
 
     exit_code: int
     output: str
@@ -109,7 +109,7 @@ def test_a_model_says_which_programs_are_wanted(run: Run, file: Path, tmp_path: 
     model = tmp_path / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), model)
     written = run("export", file, tmp_path / "database", "--model", model)
-    # The record's own region has no tanh; the model's program has the same product.
+    # The record's own region has no tanh; the model's program has an equal product.
     assert "2 regions written as 4 programs" in written.output
     read = run("import", tmp_path / "database", tmp_path / "back.jsonl", "--model", model)
     assert "1 records added, 0 of them foreign" in read.output

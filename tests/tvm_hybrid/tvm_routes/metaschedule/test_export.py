@@ -61,7 +61,7 @@ REGIONS = {
 
 
 def exported(folder: Path, *records: Record) -> Exchange:
-    """The records as a database in a folder."""
+    """Exports the records as a database in a folder."""
     store = RecordStore(folder / "records.jsonl", must_exist=False)
     for record in records:
         store.append(record)
@@ -69,7 +69,7 @@ def exported(folder: Path, *records: Record) -> Exchange:
 
 
 def prepared(region: Region, packed: bool) -> tuple[IRModule, list[tvm.runtime.Tensor]]:
-    """The region's operators as TVM's pipelines leave them, and the values still to be given."""
+    """The region's operators after TVM's pipelines, and the remaining arguments."""
     tensors = (*region.inputs, *region.operands)
     values = [
         as_tensor(value, tensor.dtype)
@@ -87,7 +87,7 @@ def prepared(region: Region, packed: bool) -> tuple[IRModule, list[tvm.runtime.T
 
 
 def applied(mod: IRModule, folder: Path, packed: bool) -> IRModule:
-    """The module after TVM's own pass and, for packed weights, those that go with it."""
+    """The module after TVM's own pass and, for packed weights, the passes that belong to it."""
     register_intrinsics(folder)
     with host_target():
         mod = transform.MetaScheduleApplyDatabase(str(folder))(mod)
@@ -245,14 +245,14 @@ def test_a_spoilt_database_is_not_added_to(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_a_line(tmp_path: Path) -> None:
-    """TVM's database does not look whether the disk took what it wrote."""
+    """TVM's database does not check whether the disk accepted its writes."""
     first, second = record_of(REGIONS["whole tiles"]), record_of(REGIONS["batches"])
     assert exported(tmp_path, first).programs == 2
     files = [tmp_path / "database" / name for name in (WORKLOADS, RECORDS)]
     whole = [file.read_bytes() for file in files]
 
     def work(acknowledge: Callable[[int], None]) -> None:
-        # Room for a program alone, which is tried elsewhere first, but not behind two others.
+        # Room for one program, which is first tried elsewhere, but not behind two others.
         limit = max(map(len, whole)) + 100
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

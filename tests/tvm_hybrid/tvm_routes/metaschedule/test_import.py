@@ -1,4 +1,4 @@
-"""Databases read back: our own as they were, those of others as traces, damaged ones in part."""
+"""Databases read back: our own unchanged, foreign ones as traces, damaged ones in part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NASTY = 'a "quoted" \\ word,\ttab, ärger, \U0001f600'
 
 
 def stored(path: Path, *records: Record) -> RecordStore:
-    """A store of a new file."""
+    """A store with a new file."""
     store = RecordStore(path, must_exist=False)
     for record in records:
         store.append(record)
@@ -40,7 +40,7 @@ def stored(path: Path, *records: Record) -> RecordStore:
 
 
 def foreign_database(folder: Path, region: Region, seconds: list[float], **target: object) -> Path:
-    """A database with a trace of TVM's own making: loops split, on threads and vectors."""
+    """A database with a trace that TVM made: loops split, on threads and vectors."""
     folder.mkdir(exist_ok=True)
     database = JSONDatabase(work_dir=str(folder))
     program = workload_of(region)
@@ -114,7 +114,7 @@ def test_a_foreign_trace_is_kept_but_never_chosen(tmp_path: Path) -> None:
     assert place.endswith("records.jsonl:2")
     assert (trace.region, trace.machine, trace.threads) == (region, "znver4", 2)
     assert trace.median_us == pytest.approx(3.0)
-    # Lookup still finds the template's configuration, although the trace was faster.
+    # Lookup still returns the template's configuration, although the trace was faster.
     found = RecordLookup(store)(region, host_machine(2))
     assert found is not None and found[0].to_dict() == next(iter(store)).record.config
     assert import_records(folder, store).known == 1
@@ -130,7 +130,7 @@ def test_a_foreign_trace_is_written_back(tmp_path: Path) -> None:
     (one,), (other,) = first.get_all_tuning_records(), second.get_all_tuning_records()
     assert str(one.trace) == str(other.trace)
     assert [float(t) for t in other.run_secs] == pytest.approx([2e-6, 4e-6])
-    assert export_records(store, folder).known == 1  # where it came from
+    assert export_records(store, folder).known == 1  # its source
 
 
 def test_a_trace_that_could_not_be_run_has_no_times(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_programs_and_targets_that_are_not_ours_are_named(tmp_path: Path) -> Non
     assert first.endswith(f"{RECORDS}:1") and "no region of ours" in why_program
     assert second.endswith(f"{RECORDS}:2") and "target" in why_target
     assert result.taken == []
-    # With the model's regions at hand the program is known.
+    # The program is recognised if the model's regions are given.
     assert import_records(folder, store, [odd]).taken == [odd.key]
 
 
@@ -189,7 +189,7 @@ def test_programs_are_recognised(region: Region) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """The two files of a database with an exported record and a foreign one."""
+    """Both files of a database with an exported and a foreign record."""
     folder = tmp_path_factory.mktemp("whole")
     store = stored(folder / "r.jsonl", record_of(batch_matmul(2, 16, 32, 32)))
     export_records(store, folder / "database")
@@ -213,11 +213,11 @@ def test_damage_is_survived_and_named(
     result = import_records(folder, store)
     own, foreign = batch_matmul(2, 16, 32, 32), matmul(8, 16, 32)
     assert set(result.taken) <= {own.key, foreign.key}
-    # Both forms hold the record; one of them may have a letter changed, and counts as another.
+    # Both forms hold the record; if one has a changed letter, it counts as another record.
     regions = [located.record.region for located in store]
     assert len(regions) <= 2 and all(region == own for region in regions)
     assert own.key in result.taken or not regions
-    # A trace without its note, cut such that it still parses, is somebody's trace.
+    # A trace without its note that still parses after a cut counts as foreign.
     assert len(result.taken) == len(regions) + result.foreign
     assert all(place.startswith(str(folder)) and why for place, why in result.left_out)
 
@@ -241,7 +241,7 @@ def test_a_program_that_is_another_ones_is_named(
     whole: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     workloads, records = whole
-    (tmp_path / WORKLOADS).write_bytes(b"\n" + workloads)  # every number is one too low
+    (tmp_path / WORKLOADS).write_bytes(b"\n" + workloads)  # shifts all workload numbers by one
     (tmp_path / RECORDS).write_bytes(records.splitlines()[-1])
     ((_, why),) = import_records(tmp_path, stored(tmp_path / "records.jsonl")).left_out
     assert "its arguments are not those of" in why

@@ -1,4 +1,4 @@
-"""A model compiled by TVM's own pipeline with the records of the regions that we make of it."""
+"""TVM's own pipeline compiles a model with the records of the regions that we make of it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ HALF, ROOT = 0.5, 2**0.5
 
 @pytest.fixture(scope="module")
 def weights() -> list[np.ndarray]:
-    """Two layers' weights and biases."""
+    """Weights and biases of two layers."""
     rng = np.random.default_rng(0)
     shapes = ((WIDTH, INNER), (INNER,), (INNER, WIDTH), (WIDTH,))
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
 def spelled_out(weights: list[np.ndarray]) -> IRModule:
-    """x + gelu(x W + b) V + c, the gelu as models without that operator write it."""
+    """x + gelu(x W + b) V + c, with the gelu spelled out as models without that operator do."""
     first, bias, second, shift = (relax.const(weight) for weight in weights)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, ROWS, WIDTH), "float32"))
@@ -49,10 +49,10 @@ def spelled_out(weights: list[np.ndarray]) -> IRModule:
 
 
 def meaning(x: np.ndarray, weights: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The same in float64, and how far f32 may be from it.
+    """The result in float64, and the error bound of f32.
 
     A sum of K products errs by K eps of the sum of their magnitudes at most; the slope of gelu is
-    below 1.13, and what it is computed by errs by a few eps of its argument.
+    below 1.13, and its approximation errs by a few eps of its argument.
     """
     first, bias, second, shift = (weight.astype(np.float64) for weight in weights)
     eps = np.finfo(np.float32).eps

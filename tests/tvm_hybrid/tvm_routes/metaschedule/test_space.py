@@ -38,13 +38,13 @@ REGIONS = {
 
 @pytest.fixture(autouse=True)
 def without_stock_intrinsics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every TuneContext imports TVM's own intrinsics, for 13 s; nothing here needs them."""
+    """Every TuneContext imports TVM's own intrinsics for 13 s; these tests do not need them."""
     name = "tvm.s_tir.tensor_intrin"
     monkeypatch.setitem(sys.modules, name, sys.modules.get(name, types.ModuleType(name)))
 
 
 def context_of(program: IRModule, space: Any) -> ms.TuneContext:
-    """What `tune_tir` makes of a program."""
+    """The TuneContext that `tune_tir` makes for a program."""
     return ms.TuneContext(
         program,
         target=host_target(),
@@ -56,13 +56,13 @@ def context_of(program: IRModule, space: Any) -> ms.TuneContext:
 
 
 def candidates(context: ms.TuneContext, spaces: Iterable[Schedule], count: int) -> list[Schedule]:
-    """Some programs of the spaces, their decisions drawn, after all postprocessors."""
+    """Some programs of the spaces with random decisions, after all postprocessors."""
     context.pre_tuning(count, count, list(spaces))
     return [candidate.sch for candidate in context.generate_measure_candidates()]
 
 
 def check(region: Region, schedule: Schedule) -> None:
-    """A program runs, and its result is right."""
+    """Runs a program and checks its result."""
     values = arguments(region)
     tensors = [
         as_tensor(value, tensor.dtype)

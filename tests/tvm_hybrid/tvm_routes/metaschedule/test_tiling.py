@@ -1,4 +1,4 @@
-"""Tiles of one size that cover an extent, close to the configuration's."""
+"""Tiles of one size that cover an extent, close to the configuration's tile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL, NONE = (True, True, True), (False, False, False)
 
 
 def config(kernel: str = "avx512_f32_8x48", **fields: int) -> MatmulConfig:
-    """A configuration that leaves the extents whole unless told otherwise."""
+    """A configuration without cache blocks by default."""
     numbers = {"rows": 8, "vectors": 3, "m_block": 1 << 20, "k_block": 1 << 20, **fields}
     return MatmulConfig(kernel=kernel, **numbers)
 
@@ -43,10 +43,10 @@ def test_tiles_cover_and_fit_the_kernel(
     assert 2 <= tiling.rows <= tile.mr and tiling.columns <= vectors * tile.lanes
     assert tiling.columns % tile.lanes == tiling.k % tile.kr == 0
     steps = math.ceil(k / tile.kr) * tile.kr
-    assert steps % tiling.k == 0  # blocks of K are whole
+    assert steps % tiling.k == 0  # blocks of K are full
     tiles = math.ceil(m / tiling.rows)
     assert tiles % tiling.row_tiles == 0
-    # Padding costs less than what tiles of half the size would.
+    # Padding costs less than tiles of half the size.
     assert tiles * tiling.rows <= m + tiling.rows - 1
     assert math.ceil(n / tiling.columns) * tiling.columns < n + tiling.columns
 
@@ -76,7 +76,7 @@ def test_blocks_follow_the_configuration() -> None:
     shared = tiling_of(config(threads_m=2), 128, 96, 64, ALL)
     assert (shared.row_tiles, shared.parallel) == (8, True)
     prime = tiling_of(config(k_block=1000), 128, 96, 1999, ALL)
-    assert prime.k == 1999  # no count of blocks is near two
+    assert prime.k == 1999  # no number of blocks is near two
 
 
 def test_what_has_no_tile_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Features: finite, of equal columns for every workload, sensitive to what they describe."""
+"""Features are finite, have equal columns for every workload, and react to what they describe."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_block_that_leaves_a_cache_is_fetched_again() -> None:
     l1 = MACHINE.l1_bytes
     arrays = NestArrays.of([nest(l1 / 2), nest(2.0 * l1)])
     features = relation_features(arrays, None, MACHINE)
-    # In L1 the block comes once; larger than that it comes with every one of 8 panels.
+    # In L1 the block is loaded once; a larger one is loaded for each of the 8 panels.
     small, large = 2 ** column(features, "A into L1") * 1e6
     assert small == pytest.approx(l1 / 2)
     assert large == pytest.approx(8 * 4 * 64)
@@ -122,10 +122,10 @@ def test_a_block_that_leaves_a_cache_is_fetched_again() -> None:
 def test_reuse_counts_how_often_each_byte_is_used() -> None:
     arrays = NestArrays.of([nest(1024.0), nest(1024.0, tiles=8.0)])
     features = loop_features(arrays)
-    assert "0.row: length" in features.names  # varies; lengths of the other loops do not
+    assert "0.row: length" in features.names  # varies, other loops' lengths do not
     assert "0.k: length" not in features.names
     reuse = 2 ** column(features, "0.row: reuse 1") - 1
-    # Lanes read 64 bytes at once, tiles * 16 * 4 times, of the 1024 that there are.
+    # Lanes read 64 bytes at once, tiles * 16 * 4 times, of the existing 1024.
     assert reuse == pytest.approx([4 * 64 * 64 / 1024, 8 * 64 * 64 / 1024])
 
 

@@ -1,4 +1,4 @@
-"""Model-guided search: legal, never twice, repeatable, and better than random where it can be."""
+"""Model-guided search: legal, never twice, repeatable, and better than random if possible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(
     batch: int = 8,
     until: float = 9e9,
 ) -> list[int]:
-    """Proposals in order, until one has that score."""
+    """Proposals in order, until one has the score `until`."""
     order: list[int] = []
     while len(order) < trials and (proposed := search.propose(min(batch, trials - len(order)))):
         order += proposed
@@ -55,7 +55,7 @@ def trials_to_best(search: ModelSearch, scores: np.ndarray) -> int:
 
 
 def test_each_configuration_is_proposed_once(task: SearchTask) -> None:
-    """Of a space of which nothing is described."""
+    """In a space without features."""
     search = search_of(1, task, batch=16)
     scores = np.random.default_rng(0).uniform(0.5, 2, len(task.space))
     assert sorted(run(search, scores, 10_000, 16)) == list(range(len(task.space)))
@@ -85,7 +85,7 @@ def test_equal_seeds_and_observations_give_equal_proposals() -> None:
 
 
 def test_it_needs_few_of_the_trials_of_random_search() -> None:
-    """Although the template's estimate, where it begins, knows nothing of these scores."""
+    """The template's estimate, where it begins, is unrelated to these scores."""
     scores = scores_of(*SIZE)
     near = int((scores >= 0.98 * scores.max()).sum())
     needed = [trials_to_best(search_of(seed), scores) for seed in range(9)]

@@ -1,4 +1,4 @@
-"""Random, grid and evolutionary search: legal, never twice, all of the space, repeatable."""
+"""Random, grid and evolutionary search: legal, never twice, complete, repeatable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def score(task: SearchTask, index: int) -> float:
 
 
 def run(task: SearchTask, search: SearchStrategy, trials: int, batch: int = 4) -> list[int]:
-    """Proposals in order, each batch observed before the next."""
+    """Proposals in order; each batch is observed before the next."""
     order: list[int] = []
     while len(order) < trials:
         proposed = search.propose(min(batch, trials - len(order)))
@@ -95,12 +95,12 @@ def test_every_beginning_of_the_grid_is_spread(count: int) -> None:
     for taken in (2, 4, 16, 64):
         if taken < count:
             gaps = np.diff([0, *sorted(order[:taken]), count - 1])
-            # Van der Corput: no gap is longer than two of the intervals that halving made.
+            # Van der Corput: no gap exceeds two of the intervals made by halving.
             assert max(gaps) <= 2 * (1 << count.bit_length()) / taken
 
 
 def test_evolution_climbs(task: SearchTask) -> None:
-    """The optimum is found in fewer trials than by drawing at random: medians of 20 seeds."""
+    """It needs fewer trials than random search to find the optimum: medians of 20 seeds."""
     best = max(range(len(task.space)), key=lambda index: score(task, index))
     medians = {}
     for name in ("evolutionary", "random"):
@@ -110,7 +110,7 @@ def test_evolution_climbs(task: SearchTask) -> None:
 
 
 def test_children_are_near_their_parents(task: SearchTask) -> None:
-    """Once bred, every proposal shares all but one or two knobs with some of the elite."""
+    """Bred proposals share all but one or two knobs with a member of the elite."""
     search = EvolutionarySearch(task, random.Random(1))
     vars(search).update(population=8, mutation=1.0, epsilon=0.0)
     order = run(task, search, 8, batch=8)
@@ -122,7 +122,7 @@ def test_children_are_near_their_parents(task: SearchTask) -> None:
 
 
 def test_knobs_that_go_together_change_together(task: SearchTask) -> None:
-    """A space in which x and y are the same number: changing one is legal only with the other."""
+    """A space in which x and y are equal: changing one is legal only with the other."""
     configs = [GridConfig(x=x, y=x, z=z) for x in range(6) for z in range(6)]
     coupled = dataclasses.replace(task, space=ConfigSpace(configs[0], configs))
     search = EvolutionarySearch(coupled, random.Random(1))
@@ -143,7 +143,7 @@ def test_crossing_takes_every_knob_from_a_parent(task: SearchTask) -> None:
     for child in search.propose(4):
         point = task.space.points[child]
         crossed += bool(((point == mother) | (point == father)).all())
-    assert crossed >= 1  # two draws of the same parent leave a mutation
+    assert crossed >= 1  # two draws of one parent give a mutation
 
 
 def test_evolution_goes_on_when_all_failed(task: SearchTask) -> None:

@@ -1,4 +1,4 @@
-"""What the model expects of single configurations, as the tuner notes it in records."""
+"""Predictions for single configurations, which the tuner notes in records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 def test_predictions_are_scores(recording: Recording) -> None:
     search = ModelSearch(recording.task(), random.Random(0))
-    assert search.prediction(0) is None  # nothing was learned
+    assert search.prediction(0) is None  # nothing learned yet
     tried = list(range(0, len(recording.space), 4))
     search.observe([(index, float(recording.scores[index])) for index in tried])
     left = sorted(set(range(len(recording.space))) - set(tried))
     expected = np.array([search.prediction(index) or 0.0 for index in left])
     assert search.predicted() == pytest.approx(expected.max())
     assert (expected > 0).all()
-    # A smooth space, of which a quarter is known: the order of the rest is predicted.
+    # In a smooth space, a quarter of which is known, the order of the others is predicted.
     known = recording.scores[left] > 0
     places, right = (
         np.argsort(np.argsort(values[known])) for values in (expected, recording.scores[left])
