@@ -74,7 +74,7 @@ def test_one_row_of_float16_is_computed_as_ever_and_says_so() -> None:
     products = {each.kernel for each in explanation.taken if each.flops}
     assert {name.split("_")[1] for name in products} == {"fp16", "f32"}
     (note,) = (each for each in explanation if each.op == "float16 product")
-    assert note.reason.startswith("computed in float32, not on tiles of fp16: they are not")
+    assert note.reason.startswith("computed in float32, not on tiles of fp16: tiles are estimated")
 
 
 def test_nothing_is_said_without_tiles() -> None:

@@ -116,7 +116,7 @@ def test_what_is_not_widened() -> None:
     region = attention()
     q, k, v = region.inputs
     half = Tensor(q.shape, "float16")
-    assert "other types than floats" in str(
+    assert "types other than floats" in str(
         template.opens(region.replace(inputs=(half, k, v)), isa)
     )
     problem = AttentionProblem(narrow(region, "float16"))

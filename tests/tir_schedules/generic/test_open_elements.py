@@ -428,9 +428,9 @@ def test_neighbouring_axes_become_one() -> None:
 @pytest.mark.parametrize(
     ("body", "shape", "reason"),
     [
-        (relax.op.tanh, (4, 16), "all sizes are known"),
-        (relax.op.tanh, (N, 16), "rows are of known size"),
-        (lambda x: relax.op.sum(x, 0), (N, M), "more than elements"),
+        (relax.op.tanh, (4, 16), "all sizes are static"),
+        (relax.op.tanh, (N, 16), "rows are of static size"),
+        (lambda x: relax.op.sum(x, 0), (N, M), "more than compute elements"),
     ],
 )
 def test_what_is_left(

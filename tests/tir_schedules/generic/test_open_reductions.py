@@ -109,7 +109,7 @@ def test_a_nan_stays() -> None:
 @pytest.mark.parametrize(
     ("body", "shape", "reason"),
     [
-        (lambda x: op.sum(x, 1), (4, 16), "all sizes are known"),
+        (lambda x: op.sum(x, 1), (4, 16), "all sizes are static"),
         (op.tanh, (ROWS, WIDTH), "it reduces nothing"),
     ],
 )

@@ -123,7 +123,7 @@ def test_images(order: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("body", "shape", "reason"),
     [
-        (op.permute_dims, (4, 16), "all sizes are known"),
+        (op.permute_dims, (4, 16), "all sizes are static"),
         (op.tanh, (N, M), "reads along the axis that it stores along"),
         (lambda x: op.sum(x, 0), (N, M), "more than one pass"),
     ],

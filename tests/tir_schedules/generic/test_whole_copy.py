@@ -36,7 +36,7 @@ def test_values(dtype: str, threads: int) -> None:
 @pytest.mark.parametrize(
     ("body", "shape", "reason"),
     [
-        (lambda x: op.reshape(x, (6, 4)), (4, 6), "all sizes are known"),
+        (lambda x: op.reshape(x, (6, 4)), (4, 6), "all sizes are static"),
         (op.tanh, (N, M), "it does more than copy"),
         (op.permute_dims, (N, M), "it does more than copy"),
     ],

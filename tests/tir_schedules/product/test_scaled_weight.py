@@ -166,10 +166,10 @@ def matmul_of(inputs: Sequence[Tensor], **attrs: str | int) -> Region:
 @pytest.mark.parametrize(
     ("region", "reason"),
     [
-        (scaled_region((8,), 5, 6, scale=Tensor((8, 5), "float32")), "factors"),
-        (scaled_region((8,), 5, 6, scale=Tensor((5, 1), "float32")), "factors"),
-        (scaled_region((8,), 5, 6, scale=Tensor((5,), "float16")), "factors"),
-        (scaled_region((8,), 5, 6, scale=Tensor((5,), "float32", True)), "factors"),
+        (scaled_region((8,), 5, 6, scale=Tensor((8, 5), "float32")), "scales"),
+        (scaled_region((8,), 5, 6, scale=Tensor((5, 1), "float32")), "scales"),
+        (scaled_region((8,), 5, 6, scale=Tensor((5,), "float16")), "scales"),
+        (scaled_region((8,), 5, 6, scale=Tensor((5,), "float32", True)), "scales"),
         (scaled_region((8,), 5, 6).replace(attrs={}), "3 inputs"),
         (scaled_region((8,), 5, 6).replace(attrs={"weight_scale": 2.0}), "weight_scale=2.0"),
         (

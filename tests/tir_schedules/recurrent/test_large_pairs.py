@@ -115,4 +115,4 @@ def test_explain_says_what_the_weight_decides() -> None:
     for weight, chosen in (("int8", True), ("int16", False), ("float32", False)):
         region = recurrent("lstm", 3, 2, 32, weight=weight)
         text = TEMPLATE.by_values(region, TEMPLATE.default_config(region, machine))
-        assert text.startswith("pairs of bytes where few") == chosen == bool(text)
+        assert text.startswith("pairs of bytes if few") == chosen == bool(text)

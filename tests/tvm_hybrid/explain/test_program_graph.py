@@ -87,5 +87,5 @@ def test_an_older_library_keeps_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"something else", zlib.compress(b"\x01")], ids=["raw", "packed"])
 def test_what_is_no_outline_is_refused(data: bytes) -> None:
-    with pytest.raises(ArtifactError, match=r"graph is damaged .*; export it again"):
+    with pytest.raises(ArtifactError, match=r"graph in the library is damaged .*; export it again"):
         Outline.unpacked(data)

@@ -167,7 +167,7 @@ def test_an_axis_of_no_elements_is_not_padded_by_them() -> None:
     empty = build.node("Pad", x, pads)
     more = build.constant([0, 1, 0, 1], np.int64)
     build.output(build.node("Pad", empty, more, mode="edge"), None)
-    with pytest.raises(UnsupportedOperatorError, match="an axis of 0 elements"):
+    with pytest.raises(UnsupportedOperatorError, match="an empty axis"):
         import_onnx(build.model(), keep_open=True)
 
 

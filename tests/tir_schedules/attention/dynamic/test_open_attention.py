@@ -195,4 +195,4 @@ def test_other_types_than_the_parts_have_are_refused() -> None:
     region = attention()
     stored = tuple(Tensor(t.shape, "bfloat16") for t in region.inputs)
     reason = template_for("attention").opens(region.replace(inputs=stored), machine_for("avx2").isa)
-    assert "other types than floats" in str(reason)
+    assert "types other than floats" in str(reason)

@@ -86,4 +86,4 @@ def test_odd_heads_are_refused() -> None:
     assert "no multiple of 2" in str(reason)
     whole = opened().region
     strange = whole.replace(inputs=(Tensor(whole.inputs[0].shape, "float16"), *whole.inputs[1:]))
-    assert "other types" in str(template_for("attention").opens(strange, isa))
+    assert "types other than" in str(template_for("attention").opens(strange, isa))

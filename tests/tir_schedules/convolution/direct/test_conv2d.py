@@ -245,7 +245,7 @@ def test_defaults_and_the_space_are_legal() -> None:
         ({"rows": 99}, "rows=99"),
         ({"vectors": 0}, "vectors=0"),
         ({"lines": 2}, "lines=2"),
-        ({"lines": 2, "staged": True, "band": 2, "rows": 2}, "only of staged whole images"),
+        ({"lines": 2, "staged": True, "band": 2, "rows": 2}, "needs a staged, whole image"),
         ({"kernel": "no_such_kernel"}, "no microkernel"),
         ({"kernel": "avx2_u8s8s32_4x16", "rows": 1, "vectors": 1}, "multipl"),
     ],

@@ -192,9 +192,9 @@ def test_small_images_choose_to_go_on() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"lines": 3}, "only of bands of as many"),
-        ({"lines": 7, "threads_x": 2}, "no line of their own"),
-        ({"lines": 2, "band": 2}, "all alike"),
+        ({"lines": 3}, "equal staged bands"),
+        ({"lines": 7, "threads_x": 2}, "run on over lines"),
+        ({"lines": 2, "band": 2}, "equal staged bands"),
     ],
 )
 def test_what_does_not_go_on_is_refused(fields: dict[str, int], message: str) -> None:

@@ -179,7 +179,7 @@ np.save({str(tmp_path / "result.npy")!r}, result.numpy())
         ),
         (
             matmul(32, 64, 96).replace(output=Tensor((32, 96), "float32")),
-            "the result is float32[32x96]",
+            "makes the result float32[32x96]",
         ),
     ],
 )
