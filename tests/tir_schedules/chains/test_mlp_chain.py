@@ -221,7 +221,7 @@ REJECTED = {
     "weight from a part": (two_layers(attrs={"sources": "i0,i1,i2;i0,p0,i4"}), "from another part"),
     "other rows": (with_part(1, f32_layer((9,), 16, 16)), "9 rows, not 8"),
     "other columns": (with_part(1, f32_layer((8,), 17, 16)), "is read"),
-    "dynamic": (with_part(1, DYNAMIC.replace(operands=(Tensor((), "float32"),))), "a range over all rows"),
+    "dynamic": (with_part(1, DYNAMIC.replace(operands=(Tensor((), "float32"),))), "all rows"),
     "windows": (with_part(0, WINDOW.replace(inputs=(Tensor((2, 6, 16), "float32"),
                 Tensor((3, 16, 16), "float32", True)))), "windows"),
     "softmax": (with_part(1, norm((8,), 16).replace(op="softmax")), "not row by row"),

@@ -121,7 +121,7 @@ def test_special_numbers(isa: str, value: float, m: int) -> None:
 @every_isa
 def test_an_element_is_rounded_by_the_largest_of_its_span(isa: str) -> None:
     """|error| <= 2^-23 * the largest of the span * the sum of the span's weights, and what a sum
-    of so many products may have besides."""
+    of this many products may have besides."""
     region = region_of((1,), 64, 40, zero=8.0)
     arrays = arrays_of(region)
     arrays[0][0, 5] = 3e4

@@ -99,9 +99,7 @@ def test_places_of_a_dynamic_extent_are_refused() -> None:
     window = {"kernel_shape": [3], "strides": [3], "pads": [1, 1], "ceil_mode": 1}
     for each in build.nodes("MaxPool", 2, build.input("x", (1, 1, "n")), **window):
         build.output(each, None)
-    with pytest.raises(
-        UnsupportedOperatorError, match=r"'MaxPool0': .*depend on a dynamic extent"
-    ):
+    with pytest.raises(UnsupportedOperatorError, match=r"'MaxPool0': .*depend on a dynamic extent"):
         tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True)
 
 

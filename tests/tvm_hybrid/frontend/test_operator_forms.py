@@ -112,7 +112,9 @@ def test_an_old_softmax_along_no_axis_is_refused(axis: int, opset: int) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"], axis=axis)
     model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], opset=opset)
     # ONNX's own inference refuses what it can check, with its own message.
-    with pytest.raises(ShapeError, match=rf"its axis {axis} is out of range|'axis' must be .* is: {axis};"):
+    with pytest.raises(
+        ShapeError, match=rf"its axis {axis} is out of range|'axis' must be .* is: {axis};"
+    ):
         import_onnx(model)
 
 
