@@ -192,7 +192,7 @@ def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax
     if narrow and is_call(call, "relax.astype"):
         return None
     folded = _computed(call, [array], result.shape)
-    return None if folded is None else relax.const(np.ascontiguousarray(folded), result.dtype)
+    return None if folded is None else relax.const(np.asarray(folded, order="C"), result.dtype)
 
 
 _PRODUCTS = [f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose")]

@@ -9,6 +9,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from relay_passes.canonicalize.constants import fold_weights
+from tests.relay_passes.graphs import module
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -62,6 +63,13 @@ def test_a_chain_of_views_and_a_cast_is_folded_to_the_end() -> None:
 
     before = relax.transform.BindParams("main", {"w": WEIGHT})(Before)
     after = relax.transform.BindParams("main", {"w": WEIGHT.reshape(6, 2)})(After)
+    assert_structural_equal(fold_weights()(before), after)
+
+
+def test_a_number_that_is_cast_keeps_its_shape() -> None:
+    wide, narrow = relax.const(np.array(3, np.int64)), relax.const(np.array(3, np.int32))
+    before = module(lambda x: relax.op.add(x, relax.op.astype(wide, "int32")), ((2,), "int32"))
+    after = module(lambda x: relax.op.add(x, narrow), ((2,), "int32"))
     assert_structural_equal(fold_weights()(before), after)
 
 
