@@ -1,9 +1,9 @@
 """Arithmetic on floats with its IEEE 754 meaning, which TVM and x86 do not give by themselves.
 
 TVM simplifies floats as if they were real numbers: x * 0, 0 / x and x - x become 0, x + 0 becomes x
-(so that -0 stays -0), x == x becomes true, x / 0 is refused, and "not x < y" becomes y <= x, which
-differs for a NaN. The functions here hide an argument from TVM where that may happen. LLVM removes
-`hidden`, so it costs nothing.
+(so that -0 stays -0), x == x becomes true, max(0, NaN) becomes 0, x / 0 is refused, and "not x < y"
+becomes y <= x, which differs for a NaN. The functions here hide an argument from TVM where that may
+happen. LLVM removes `hidden`, so it costs nothing.
 
 x86 has no symmetric minimum and maximum: both give their second argument if either is a NaN. So a
 constant goes first, which costs nothing. With two variables it takes more instructions.

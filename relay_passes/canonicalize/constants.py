@@ -192,6 +192,7 @@ def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax
     if narrow and is_call(call, "relax.astype"):
         return None
     folded = _computed(call, [array], result.shape)
+    # np.ascontiguousarray would give a number one dimension.
     return None if folded is None else relax.const(np.asarray(folded, order="C"), result.dtype)
 
 

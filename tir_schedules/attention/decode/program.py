@@ -9,6 +9,9 @@ in cache. If there are fewer pairs of K and V than threads, and many keys, threa
 of a pair: every chunk has its own largest score and its own sums, which are merged at the end (Dao
 et al., "Flash-Decoding for long-context inference", 2023). The sum of the whole row is known before
 probabilities are rounded, so dividing keys changes the rounding of sums only.
+
+Prefetching keys or values 16 to 64 keys ahead gains nothing measurable (Zen 5, f32 caches that come
+from memory at 20 of 49 GB/s).
 """
 
 from __future__ import annotations
