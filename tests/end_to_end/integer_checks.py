@@ -54,7 +54,7 @@ def products_on_integer_kernels(session: tvm_hybrid.InferenceSession) -> int:
         if re.search("[us]8[us]8s32", decision.kernel):  # AMX takes both signs
             factors = re.findall(r"matmul\(([^)]*)\)", decision.workload)
             found += sum("int8[" in each for each in factors)
-        merged = re.match(r"(\d+) products of one tensor become one", decision.reason)
+        merged = re.match(r"(\d+) products of one tensor are merged", decision.reason)
         if merged:  # merged projections; in these models all of them are integer products
             found += int(merged[1]) - 1
     return found

@@ -45,6 +45,8 @@ TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the 
 MEMORY_EXPOSED = 0.2
 # A result beyond L2 is read before it is written, written, and read by each part that needs it.
 STORE_TRANSFERS = 2
+# Estimates that differ by no more than this are equal.
+RESOLUTION = 0.01
 
 
 @dataclass(frozen=True)
@@ -266,8 +268,8 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
     """The cost of a chain with a dynamic number of rows: separate, and by rows.
 
         estimates for 1, 8, 32, 128 and 1024 rows (`OPEN_ROWS`)
-            one of them is slower as one kernel  ->  it is the result: merging does not pay
-            none is slower                       ->  the mean, in which every number counts alike
+            one of them is over 1% slower as one kernel  ->  it is the result: merging does not pay
+            none is                                      ->  the mean; every number counts alike
 
     The separate kernels, too, have one configuration for any number of rows.
 
@@ -310,7 +312,7 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
     worst = min(best_grid.OPEN_ROWS, key=lambda rows: 1 - costs[rows].total / separate[rows].total)
     how = f"by blocks of at most {plan.block} rows {parallel.on_threads(plan.tasks)}"
     before, after = _mean(separate, separate), plan.cost
-    if costs[worst].total > separate[worst].total:
+    if costs[worst].total > (1 + RESOLUTION) * separate[worst].total:
         before, after, how = separate[worst], costs[worst], f"{worst} rows {how}"
     plan = replace(plan, cost=after)
     return ChainEstimate(
