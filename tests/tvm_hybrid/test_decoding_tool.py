@@ -17,10 +17,11 @@ from click.testing import CliRunner
 from tests.onnx_builder import OnnxBuilder
 from tools.decoding import __main__ as command
 from tools.decoding import steps, table
-from tools.decoding.engines import tokens
+from tools.decoding.engines import STEPS, tokens
 from tools.decoding.llama import Sizes, eight_bits, four_bits, interleaved, weights
-from tools.decoding.onnx_files import F32, write
+from tools.decoding.onnx_files import F32, INT4, INT8, write
 from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP, PACKAGES, Given, Peer
+from tools.decoding.reader import READER, STREAMS, Reader, weight_bytes
 from tools.decoding.sessions import OnnxRuntime, Ours
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 from tvm_hybrid.report.timing import ContestantError
@@ -122,7 +123,8 @@ def test_the_table_has_everybody_who_can(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     for row in rows:
         others = [CTRANSLATE2] * (row.column == "d8")  # it fails at prompts
-        assert set(row.least) == {OURS, ONNX_RUNTIME, *others}
+        reader = [READER] * (row.column == "d8")  # it reads for tokens only
+        assert set(row.least) == {OURS, ONNX_RUNTIME, *others, *reader}
         assert "no memory" in row.notes[CTRANSLATE2]
         assert 0 < row.least[OURS] <= row.median[OURS] < 1
         assert "cannot start" in row.notes[OPENVINO]
@@ -132,7 +134,7 @@ def test_the_table_has_everybody_who_can(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("make", [Ours, OnnxRuntime])
 def test_an_engine_goes_on_where_it_was(make: Any, tmp_path: Path) -> None:
-    engine = make(write(tmp_path / "model.onnx", TINY, F32), TINY, 1)
+    engine = make(write(tmp_path / "model.onnx", TINY, F32), Given(TINY, F32, 1))
     ids = tokens(TINY, 20)
     whole = engine.read(ids).copy()
     for kept in (0, 7, 19):
@@ -154,6 +156,16 @@ def test_weights_of_fewer_bits() -> None:
     pairs = interleaved(TINY, weight, TINY.heads)  # rows 0 and 8 of a head become 0 and 1
     np.testing.assert_array_equal(pairs[:4], weight[[0, 8, 1, 9]])
     np.testing.assert_array_equal(pairs[16:18], weight[[16, 24]])
+
+
+def test_the_reader_reads_all_weights(tmp_path: Path) -> None:
+    size = weight_bytes(TINY, F32)
+    assert size == 4 * sum(w.size for name, w in weights(TINY) if name in TINY.matrices())
+    assert weight_bytes(TINY, INT8) == size // 4
+    assert weight_bytes(TINY, INT4) == size // 4 * 9 // 16
+    reader = Reader(tmp_path, 1 << 20, 2)
+    assert len(reader.steps(8)) == STEPS
+    assert all(reader.read(streams) > 0 for streams in STREAMS)
 
 
 def test_engines_are_those_of_the_extra() -> None:

@@ -15,6 +15,7 @@ ROOM = 1024 + 64  # tokens
 BATCH = 512  # most tokens of a run
 TYPES = {
     "f32": gguf.GGMLQuantizationType.F32,
+    "bf16": gguf.GGMLQuantizationType.BF16,
     "4 bits": gguf.GGMLQuantizationType.Q4_0,
     "int8": gguf.GGMLQuantizationType.Q8_0,
 }
@@ -24,7 +25,7 @@ def stored(weight: np.ndarray, kind: str) -> np.ndarray:
     """A matrix in GGUF; Q4_0 has the codes and scales of `four_bits`."""
     if kind == "f32":
         return weight
-    if kind == "int8":
+    if kind in ("bf16", "int8"):
         return gguf.quants.quantize(weight, TYPES[kind])
     codes, scales = four_bits(weight)
     half = codes.shape[-1] // 2

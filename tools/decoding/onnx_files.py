@@ -17,8 +17,8 @@ from tools.compile_times.graph import CONTRIB, Form, Graph
 
 from .llama import EPSILON, Sizes, angles, eight_bits, four_bits, weights
 
-F32, INT4, INT8 = "f32", "4 bits", "int8"
-KINDS = (F32, INT4, INT8)
+F32, BF16, INT4, INT8 = "f32", "bf16", "4 bits", "int8"
+KINDS = (F32, BF16, INT4, INT8)
 LEVEL = 4  # accuracy_level: MatMulNBits may quantise activations to int8
 
 
@@ -41,7 +41,7 @@ class _Writer:
         """The product of x and a weight."""
         weight = self.weights.pop(name)
         outer, inner = weight.shape
-        if self.kind == F32:
+        if self.kind in (F32, BF16):  # a session converts to bfloat16
             return self.graph.node("MatMul", x, self.constant(weight.T))
         if self.kind == INT8:
             codes, scales = eight_bits(weight)

@@ -36,7 +36,7 @@ class _Builder:
     def weight(self, name: str) -> Any:
         """A matrix in float32, by operators that the plugin recognises as a compressed weight."""
         weight = self.weights.pop(name)
-        if self.kind == "f32":
+        if self.kind in ("f32", "bf16"):
             return ops.constant(weight)
         if self.kind == "int8":
             codes, scales = eight_bits(weight)
@@ -137,7 +137,7 @@ class OpenVino(Engine):
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if kind == "bf16" else "f32",
         }
         compiled = ov.Core().compile_model(_Builder(sizes, kind).model(), "CPU", settings)
         self.request, self.ids = compiled.create_infer_request(), list[int]()

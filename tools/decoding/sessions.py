@@ -12,6 +12,8 @@ from tvm_hybrid.bench.peers.onnx_runtime import import_runtime, optimised_sessio
 
 from .engines import Engine
 from .llama import Sizes
+from .onnx_files import BF16
+from .peers import Given
 
 ROOM = 1024 + 64  # tokens
 
@@ -50,9 +52,11 @@ class _Session(Engine):
 class Ours(_Session):
     """tvm_hybrid, with caches that are the first rows of larger arrays."""
 
-    def __init__(self, path: Path, sizes: Sizes, threads: int) -> None:
-        super().__init__(sizes)
-        how: dict[str, Any] = {"num_threads": threads, "cache": False, "progress": False}
+    def __init__(self, path: Path, given: Given) -> None:
+        super().__init__(given.sizes)
+        how: dict[str, Any] = {"num_threads": given.threads, "cache": False, "progress": False}
+        if given.kind == BF16:
+            how["precision"] = "bf16"
         self.session = tvm_hybrid.InferenceSession(str(path), **how)
 
     def bind_caches(self, binding: Any, end: int) -> None:
@@ -64,9 +68,9 @@ class Ours(_Session):
 class OnnxRuntime(_Session):
     """ONNX Runtime; past and present share a buffer, as in onnxruntime-genai."""
 
-    def __init__(self, path: Path, sizes: Sizes, threads: int) -> None:
-        super().__init__(sizes)
-        self.session = optimised_session(str(path), threads)
+    def __init__(self, path: Path, given: Given) -> None:
+        super().__init__(given.sizes)
+        self.session = optimised_session(str(path), given.threads)
         make = import_runtime().OrtValue.ortvalue_from_numpy
         self.buffers = {name: make(rows) for name, rows in self.caches.items()}
 

@@ -16,8 +16,9 @@ from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OURS
 from tvm_hybrid.report.timing import ContestantError, markdown_table
 
 from .llama import Sizes
-from .onnx_files import write
+from .onnx_files import BF16, write
 from .peers import KINDS, Given, Peer
+from .reader import READER, Reader, weight_bytes
 from .sessions import OnnxRuntime, Ours
 
 TURNS = 3
@@ -39,7 +40,10 @@ get one ONNX file (GroupQueryAttention; MatMulNBits with accuracy_level 4; int8:
 DynamicQuantizeMatMul, a scale for each row), and caches of float32 in arrays with room. llama.cpp \
 gets GGUF (Q4_0, Q8_0) and has caches of float16. OpenVINO gets its own operators with states (i4, \
 i8 with scales of float16), floats in f32, and chooses caches of uint8. CTranslate2 has no 4 bits; \
-its steps are times between its callbacks."""
+its steps are times between its callbacks. bf16: we get the file of f32 and the precision bf16, \
+OpenVINO the hint bf16, others files of bf16; ONNX Runtime has no bf16 on CPUs. \
+"reading the weights" is a program that only reads as many bytes; its ratio is the fraction of \
+the memory's bandwidth that we use."""
 
 
 @dataclass
@@ -105,8 +109,14 @@ def entered(
     path = write(folder / "model.onnx", given.sizes, given.kind)
     found: dict[str, Any] = {}
     notes: dict[str, str] = {}
-    for name, make in ((OURS, Ours), (ONNX_RUNTIME, OnnxRuntime)):
-        found[name] = make(path, given.sizes, given.threads)
+    found[OURS] = Ours(path, given)
+    if given.kind != BF16:
+        found[ONNX_RUNTIME] = OnnxRuntime(path, given)
+    try:
+        size = weight_bytes(given.sizes, given.kind)
+        found[READER] = Reader(folder, size, given.threads)
+    except ContestantError as error:
+        notes[READER] = str(error)
     for name, python in pythons.items():
         if given.kind not in KINDS[name]:
             continue
@@ -124,11 +134,13 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Results of the method `what` of all contestants, one after the other in every turn.
 
-    A contestant that fails is removed and gets a note.
+    A contestant that fails is removed and gets a note; one without the method is left out.
     """
-    found: dict[str, list[float]] = {name: [] for name in contestants}
+    found: dict[str, list[float]] = {
+        name: [] for name, each in contestants.items() if hasattr(each, what)
+    }
     for _ in range(turns):
-        for name in list(contestants):
+        for name in list(found):
             time.sleep(PAUSE)
             try:
                 found[name] += list(getattr(contestants[name], what)(count))
