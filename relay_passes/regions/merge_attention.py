@@ -13,7 +13,8 @@ After
     gv = fused_attention(q, k, v, mask)             # attributes: q_strides = "160,4,32,1", ...
 
 q, k and v are read in place: reshapes, permutations, slices and repeated heads become strides, and
-the kernel widens k and v of a narrower type to float32. The result is written to where the reshapes
+the kernel widens k and v of a narrower type to float32, and rounds float32 to the type of the
+products. The result is written to where the reshapes
 and permutations after it would put it. A causal mask becomes a number (see causal_mask.py). A sink
 is the score of one more key, whose value is 0. It is written as a column of the scores that the
 softmax reads and the product does not:
@@ -212,6 +213,7 @@ def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
         raise _Refusal(_NEEDED_ELSEWHERE)
     tensors = [region_tensor(expr) for expr in (*stored, out, *sink)]
     q, k, v, shape, *sinks = (tensor for tensor in tensors if tensor is not None)
+    parts = _of_stored(parts[0], k), softmax, _of_stored(parts[2], v)
     region = Region(
         op=OP,
         inputs=(q, k, v, *parts[0].operands, *parts[2].operands, *sinks),
@@ -267,6 +269,14 @@ def _part(
     )
 
 
+def _of_stored(part: Region, stored: Tensor) -> Region:
+    """A part whose kernel rounds its second operand if that is stored as float32."""
+    left, right = part.inputs
+    if stored.dtype == "float32":
+        right = Tensor(right.shape, stored.dtype)
+    return part.replace(inputs=(left, right))
+
+
 def _rebatched(tensor: Tensor, before: Sequence[int], batch: Sequence[int]) -> Tensor:
     """An operand reshaped to another batch shape of equal size."""
     leading = (1,) * (len(before) + 2 - len(tensor.shape)) + tensor.shape[:-2]
@@ -287,7 +297,8 @@ def _read(
     axes = region.numbers(_AXES[index], range(len(region.inputs[index].shape)))
     logical = (*region.output.shape[:-2], *shape[1:])
     given = graph.value(position).args[index]
-    found = sources(graph, given, *[partial(_narrower, graph)] * (index == 1))
+    same = [partial(_stored, graph, region.attrs.get("rounded"))] * (index == 1)
+    found = sources(graph, given, *same)
 
     def is_free(source: Source) -> bool:
         """Whether nothing else needs the casts passed on the way: each is a kernel of its own."""
@@ -297,9 +308,21 @@ def _read(
     yield from _viewed(filter(is_free, found), axes, logical, shape)
 
 
-def _narrower(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
-    """The tensor of a narrower type that a float32 tensor is cast from; None if it is no such
-    cast."""
+def _stored(graph: RegionGraph, rounded: Attribute | None, expr: relax.Expr) -> relax.Expr | None:
+    """The tensor to read instead of a cast one, which the kernel converts; None if it is no such
+    cast: from a narrower type to float32, or from float32 to the type `rounded` of the product.
+    """
+    before = _before_cast(graph, expr)
+    tensor = None if before is None else region_tensor(before)
+    if tensor is None:
+        return None
+    types = tensor.dtype, str(expr.ty.dtype)
+    widens = types[0] in WIDENED and types[1] == "float32"
+    return before if widens or types == ("float32", rounded) else None
+
+
+def _before_cast(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
+    """The tensor that is only cast to `expr`; None if there is no such tensor."""
     call, at = graph.definition(expr), graph.region_of(expr)
     if at is not None:
         region = graph.regions[at]
@@ -309,11 +332,9 @@ def _narrower(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
     elif not is_call(call, "relax.astype"):
         return None
     assert call is not None
-    wide, narrow = region_tensor(expr), region_tensor(call.args[0])
-    if wide is None or narrow is None or narrow.dtype not in WIDENED:
-        return None
-    fits = wide.dtype == "float32" and wide.shape == narrow.shape
-    return call.args[0] if fits else None
+    tensors = region_tensor(expr), region_tensor(call.args[0])
+    shapes = [tensor.shape for tensor in tensors if tensor is not None]
+    return call.args[0] if len(shapes) == 2 and shapes[0] == shapes[1] else None
 
 
 def _viewed(

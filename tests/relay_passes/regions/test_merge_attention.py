@@ -392,6 +392,26 @@ def test_bfloat16_and_what_is_rounded_on_the_way() -> None:
         assert region.output == Tensor((2, S, 12), B)
 
 
+def test_keys_and_values_that_are_rounded_and_repeated() -> None:
+    """Grouped queries over caches of float32: the kernel rounds what it reads."""
+
+    def body(q: Expr, k: Expr, v: Expr) -> Expr:
+        q = op.astype(q, B)
+        k, v = (op.reshape(op.astype(x, B), (2, 2, 1, S, 4)) for x in (k, v))
+        k, v = (op.reshape(op.broadcast_to(x, (2, 2, 2, S, 4)), (2, 4, S, 4)) for x in (k, v))
+        scores = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)), out_dtype=F)
+        probabilities = op.astype(op.nn.softmax(scores), B)
+        return op.matmul(probabilities, v, out_dtype=F)
+
+    few, many = ((2, 2, S, 4), F), ((2, 4, S, 4), F)
+    _, result = merged(body, many, few, few)
+    *others, region = regions(result)
+    assert [part.attrs.get("rounded") for part in region.parts] == [B, None, B]
+    assert [tensor.dtype for tensor in region.inputs] == [F, F, F]
+    assert not others
+    assert region.attrs["k_strides"] == (4 * S, 0, 4, 1)  # two heads of q share one of k
+
+
 def refusals(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[str]:
     """The reasons why chains of a body are no attention."""
     _, result = merged(body, *shapes)
