@@ -27,7 +27,7 @@ from tools.compile_times.results import ONNXRUNTIME as ONNX_RUNTIME_STARTS
 from tools.compile_times.results import OPENVINO as OPENVINO_STARTS
 from tools.decoding import table
 from tools.decoding.llama import MODELS
-from tools.decoding.onnx_files import F32, INT4, INT8
+from tools.decoding.onnx_files import BF16, F32, INT4, INT8
 from tvm_hybrid.bench.peers.contestants import OpenVino
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
@@ -112,7 +112,7 @@ DYNAMIC = {
     "MiniLM": ("minilm_dynamic", ("1x1", "1x7", "1x32", "1x128", "3x32")),
     "PP-OCRv4 recognition": ("text_recognition_dynamic", ("1x160", "1x320")),
 }
-LLAMA, DECODED = "110M", (INT4, INT8, F32)  # first the types with which others win most often
+LLAMA, DECODED = "110M", (INT4, INT8, F32, BF16)  # first the types with which others win most often
 DECODER_TURNS = 2
 COMPILED = ("minilm", "minilm_dynamic", "squeezenet", "resnet50", "text_detection_dynamic",
             "bert_base")  # fmt: skip
