@@ -21,7 +21,7 @@ from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from microkernels.vector.memory import address_of, stream
 from tir_schedules.core import emission, placement
-from tir_schedules.core.extents import as_elements, as_expr, extent
+from tir_schedules.core.extents import allocated, as_elements, as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open, quotient
 
@@ -221,8 +221,9 @@ def give_room(problem: AttentionProblem, cached: Sequence[tuple[Expr, int]]) -> 
 #     scores = where(mask, scores, -inf)        mask: bool [..., queries, keys]
 #
 # Keys after the last key that the mask shows to any query have probabilities of 0 and are skipped:
-# a cache of fixed size is read only as far as it is filled. Few queries also skip the keys before
-# the first visible key: with a sliding window, they read only the window.
+# a cache of fixed size is read only as far as it is filled. Each row block of queries skips the
+# keys after the last one that it sees: half of all keys if the mask is causal. Few queries also
+# skip the keys before the first visible key: with a sliding window, they read only the window.
 
 
 _WORD = 8  # elements of the mask that are searched together
@@ -244,11 +245,32 @@ def hiding_mask(scores: Region) -> int | None:
     return mask - 1 if by_key else None
 
 
-def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | None:
-    """Emits the search for the first and the last key that any query sees.
+@dataclass(frozen=True)
+class SeenKeys:
+    """What a mask shows, found at run time.
 
-    Returns how many keys are before the first one, and how many up to the last one, at least one;
-    None if there is no mask. `operands` are the parameters of the scores' operands.
+    Attributes
+    ----------
+    number : int
+        The number of the scores' operand that is the mask.
+    before : Expr
+        Keys before the first one that any query sees.
+    count : Expr
+        Keys up to the last one that any query sees; at least one.
+    ends : buffer
+        Keys up to the last one that each row of the mask shows, int32.
+    """
+
+    number: int
+    before: Expr
+    count: Expr
+    ends: Expr
+
+
+def find_seen(scores: Region, operands: Sequence[Expr]) -> SeenKeys | None:
+    """Emits the search for the keys that a mask shows; None if there is no mask.
+
+    `operands` are the parameters of the scores' operands.
     """
     number = hiding_mask(scores)
     if number is None:
@@ -260,6 +282,7 @@ def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | 
     zero, one = (tirx.const(value, "int32") for value in (0, 1))
     seen = I.sblock_alloc_buffer((1,), "int32")
     first, begin, end = (I.sblock_alloc_buffer((1,), "int32") for _ in range(3))
+    ends = I.sblock_alloc_buffer((allocated(math.prod(tensor.shape[:-1])),), "int32")
     I.buffer_store(seen, zero, [zero])
     I.buffer_store(first, n, [zero])
 
@@ -276,12 +299,13 @@ def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | 
         for elements in (_WORD, 1):
             # TVM's code evaluates the second half of an And only if the first half holds.
             nothing = is_hidden(start + end[zero] - elements, elements)
-            with I.While(tirx.And(end[zero] >= seen[zero] + elements, nothing)):
+            with I.While(tirx.And(end[zero] >= elements, nothing)):
                 I.buffer_store(end, end[zero] - elements, [zero])
             nothing = is_hidden(start + begin[zero], elements)
             with I.While(tirx.And(begin[zero] + elements <= first[zero], nothing)):
                 I.buffer_store(begin, begin[zero] + elements, [zero])
+        I.buffer_store(ends, end[zero], [row])
         I.buffer_store(seen, tirx.Max(seen[zero], end[zero]), [zero])
         I.buffer_store(first, tirx.Min(first[zero], begin[zero]), [zero])
     count = materialise(tirx.Max(seen[zero], one))
-    return materialise(tirx.Min(first[zero], count - 1)), count
+    return SeenKeys(number, materialise(tirx.Min(first[zero], count - 1)), count, ends)

@@ -10,7 +10,8 @@ for each attention, or group of attentions that share k and v          tasks of 
                       softmax                   as for static sizes
                       out = scores v            code for these heights, then one epilogue for all
 
-The scores of a row block with all keys are in cache at once. Padding keys have scores of -inf.
+The scores of a row block with all keys are in cache at once. Padding keys have scores of -inf. If a
+mask hides keys, a row block takes those up to the last key that one of its queries sees.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from microkernels.vector.expressions import Expr, Index, bind, materialise
 from microkernels.vector.memory import ADDRESS_LLVM_IR, PREFETCH_LLVM_IR, streaming_llvm_ir
 from tir_schedules.core import blocking, emission, extents, placement
 from tir_schedules.core.extents import allocated, as_expr, extent
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.stored_operand import EqualPanels
@@ -42,7 +44,7 @@ from .decode.program import Decode
 from .problem import AttentionProblem, bits_of_element, few_queries
 from .tiled.product_tiles import ProductTiles
 from .tiled.program import AttentionEmitter
-from .tiled.scores import ScoreTiles
+from .tiled.scores import ScoreTiles, varies_with_rows
 from .tiled.softmax import Matrix
 
 
@@ -81,10 +83,11 @@ def build_open(
             seen = extents.flat_rows(part)
             views = extents.operand_views(parameters, part, seen)
             epilogues.append(Epilogue(seen, views, kernel.narrow))
-        found = caches.count_seen(problem.scores, given[0])
+        found = caches.find_seen(problem.scores, given[0])
         if found is not None:
-            problem.unseen, problem.seen = None if growths else found[0], found[1]
+            problem.unseen, problem.seen = None if growths else found.before, found.count
         attention = DynamicAttentionEmitter(problem, config, isa, buffers, *epilogues)
+        attention.mask = found
         with llvm_functions(ADDRESS_LLVM_IR if growths else ""):
             for name, growth in growths.items():
                 past, new, apart = pasts[name]
@@ -121,11 +124,14 @@ class DynamicAttentionEmitter(AttentionEmitter):
     ----------
     caches : dict
         "k" and "v", if they grow.
+    mask : SeenKeys or None
+        What a mask of keys shows.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.caches: dict[str, GrowingCache] = {}
+        self.mask: caches.SeenKeys | None = None
 
     def emit(self) -> None:
         """Emits all tasks."""
@@ -287,12 +293,17 @@ class DynamicAttentionEmitter(AttentionEmitter):
         self.make_band(height, scores, probabilities, self.keys * lanes)
         shape = (height, self.out_vectors * lanes)
         result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
+        # Keys that a row block sees. Integers need all keys: their zero points are not 0.
+        number = None if self.mask is None else self.mask.number
+        by_row = number is not None and varies_with_rows(problem.scores, number)
+        skips = by_row and not is_integer(problem.product)
+        self.seen = I.sblock_alloc_buffer((1,), "int32") if skips else None
         self.scores = ScoreTiles(self, queries, self.k, nowhere)
         self.product = ProductTiles(self, self.v, result, nowhere, nowhere)
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
         """The queries of one attention, row block by row block."""
-        scores, product = self.scores, self.product
+        scores, product, seen, lanes = self.scores, self.product, self.seen, self.lanes
         self.q_base = materialise(self.problem.base("q", batch))
         product.base = materialise(self.problem.base("out", batch))
         scores.batch = product.batch = batch
@@ -300,23 +311,43 @@ class DynamicAttentionEmitter(AttentionEmitter):
             scores.fused.begin(bind(batch * self.m))
 
         def before(start: Expr, height: int) -> None:
-            scores.emit_dynamic(bind(row + start), height, height == self.height)
+            first = bind(row + start)
+            n = self._find_seen(batch * self.m + first, height)
+            scores.emit_dynamic(first, height, height == self.height, emission.ceil_div(n, lanes))
 
         def after(start: Expr, height: Expr) -> None:
-            first = bind(row + start)
+            first, n = bind(row + start), self.n if seen is None else materialise(seen[0])
+            keys = self.keys if seen is None else materialise(emission.ceil_div(n, lanes))
+
+            def beside(r: Expr) -> None:
+                product.pad(r, keys)
+                if self.config.prefetch:
+                    with I.If(self.is_much), I.Then():
+                        self.next_rows.fetch_open(first + r)
+
             if scores.fused is None:
                 with I.serial(height) as r, emission.opaque_block("finish"):
-                    scores.finish_dynamic(first, r, self.n)
-            self.softmax.emit(height, self.keys, self.n, lambda r: self._beside(first + r, r))
-            emission.choose(height, self.heights.heights, product.emit_dynamic)
+                    scores.finish_dynamic(first, r, n)
+            self.softmax.emit(height, keys, n, beside)
+            heights = self.heights.heights
+            emission.choose(height, heights, lambda rows: product.emit_dynamic(rows, keys))
             with I.serial(height) as r, emission.opaque_block("store"):
                 product.store_row(first, r)
 
         emission.for_tiles(rows, self.heights, before, after)
 
-    def _beside(self, row: Expr, r: Expr) -> None:
-        """Pads the probabilities of a row and prefetches, beside the row's softmax."""
-        self.product.pad(r, self.keys)
-        if self.config.prefetch:
-            with I.If(self.is_much), I.Then():
-                self.next_rows.fetch_open(row)
+    def _find_seen(self, flat: Expr, rows: int) -> Expr:
+        """Keys up to the last one that a row block sees; `flat` counts all queries before it."""
+        mask, zero = self.mask, tirx.const(0, "int32")
+        if self.seen is None or mask is None:
+            return as_expr(self.n)
+        region = self.scores_epilogue.region
+        shape = region.operands[mask.number].shape[:-1]
+        I.buffer_store(self.seen, tirx.const(1, "int32"), [zero])
+        with I.serial(rows) as r, emission.opaque_block("seen"):
+            indices = self.scores_epilogue.leading(mask.number, bind(flat + r))
+            row = zero
+            for index, size in zip(indices, shape, strict=True):
+                row = row * as_expr(extent(size)) + index
+            I.buffer_store(self.seen, tirx.Max(self.seen[zero], mask.ends[row]), [zero])
+        return materialise(self.seen[zero])

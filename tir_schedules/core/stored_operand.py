@@ -10,7 +10,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, Index, materialise
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import ceil_div, opaque_block
 from tir_schedules.core.extents import extent
 
 
@@ -69,14 +69,23 @@ class EqualPanels:
     vectors: Expr
 
     def emit(
-        self, whole: Callable[[Expr, int], None], narrow: Callable[[Expr, Expr], None]
+        self,
+        whole: Callable[[Expr, int], None],
+        narrow: Callable[[Expr, Expr], None],
+        needed: Expr | None = None,
     ) -> None:
-        """Runs `whole(first vector, width)` for each panel but the last, then `narrow`."""
-        with I.serial(I.floordiv(self.vectors, self.width)) as number, opaque_block("panel"):
+        """Runs `whole(first vector, width)` for each panel but the last, then `narrow`.
+
+        With `needed`, only panels that begin before that vector.
+        """
+        needed = self.vectors if needed is None else needed
+        count = tirx.Min(I.floordiv(self.vectors, self.width), ceil_div(needed, self.width))
+        with I.serial(count) as number, opaque_block("panel"):
             whole(materialise(number * self.width), self.width)
         if self.width > 1:
             left = materialise(I.floormod(self.vectors, self.width))
-            with I.If(left > 0), I.Then(), opaque_block("narrow"):
+            is_needed = tirx.And(left > 0, needed > self.vectors - left)
+            with I.If(is_needed), I.Then(), opaque_block("narrow"):
                 narrow(materialise(self.vectors - left), left)
 
     def panel_of(self, vector: Expr) -> tuple[Expr, Expr]:

@@ -262,20 +262,20 @@ class Epilogue:
             for arg, value in zip(args, arguments, strict=True)
         ]
 
+    def leading(self, number: int, row: Expr) -> list[Expr]:
+        """The indices of an operand's row: the output's, along the dimensions that it has."""
+        row = row if self.first_row is None else self.first_row + row
+        dimensions = self.region.operands[number].shape[:-1]
+        indices = unflatten(row, self.region.output.shape[:-1])
+        pairs = zip(dimensions, indices[len(indices) - len(dimensions) :], strict=True)
+        return [tirx.const(0, "int32") if size == 1 else index for size, index in pairs]
+
     def operand(self, number: int, row: Expr, columns: Columns) -> Expr:
         """One vector of an operand, in the form that steps use."""
         tensor, buffer = self.region.operands[number], self.buffers[number]
         if not tensor.shape:
             return as_lanes(ex.splat(buffer[()], columns.lanes))
-        if number in self.local:
-            leading = [row]
-        else:
-            row = row if self.first_row is None else self.first_row + row
-            # The output's indices along the dimensions that the operand has.
-            dimensions = tensor.shape[:-1]
-            indices = unflatten(row, self.region.output.shape[:-1])
-            pairs = zip(dimensions, indices[len(indices) - len(dimensions) :], strict=True)
-            leading = [tirx.const(0, "int32") if size == 1 else index for size, index in pairs]
+        leading = [row] if number in self.local else self.leading(number, row)
         if tensor.shape[-1] == 1 and self.region.output.shape[-1] != 1:
             columns = Columns(0, columns.lanes, 1)
         return as_lanes(load_vector(buffer, tensor.dtype, leading, columns))

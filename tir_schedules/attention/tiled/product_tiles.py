@@ -150,13 +150,18 @@ class ProductTiles:
 
         for_groups(self.v.panels, of_panel)
 
-    def emit_dynamic(self, rows: int) -> None:
-        """Emits `rows` rows of probabilities times v, for dynamic keys, without the epilogue."""
-        lanes = self.lanes
+    def emit_dynamic(self, rows: int, vectors: Expr) -> None:
+        """Emits `rows` rows of probabilities times v, for dynamic keys, without the epilogue.
+
+        The probabilities after `vectors` of keys are 0.
+        """
+        lanes, count = self.lanes, self.v.steps
+        if self.per_vector:
+            count = bind(tirx.Min(vectors * self.per_vector, count))
 
         def tile(panel: Index, width: int) -> None:
             with opaque_block("product"):
-                steps = tirx.const(0, "int32"), self.v.steps
+                steps = tirx.const(0, "int32"), count
                 result = self._multiply((panel, width), (0, rows), steps)
                 for i in range(rows):
                     for j in range(width):

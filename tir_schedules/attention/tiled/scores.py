@@ -235,10 +235,11 @@ class ScoreTiles:
         for group in block.panels:
             _for_some(group, visible, panel)
 
-    def emit_dynamic(self, row: Expr, rows: int, tallest: bool) -> None:
+    def emit_dynamic(self, row: Expr, rows: int, tallest: bool, vectors: Expr) -> None:
         """Emits q k^T of a row block into cache, for a dynamic number of keys.
 
-        Only the highest row blocks are worth code for every width of a panel.
+        Only the highest row blocks are worth code for every width of a panel. `vectors` of keys are
+        needed.
         """
         if self.fused is not None:
             self._clear(rows)
@@ -257,7 +258,7 @@ class ScoreTiles:
                 vector = ex.bind(panel + j)
                 self._tile(row, 0, rows, (vector, vector), 1, (panel, width, j))
 
-        panels.emit(whole, narrow)
+        panels.emit(whole, narrow, vectors)
 
     def _tile(
         self, row: Expr, r0: Index, rows: int, at: _Place, width: int, of_panel: _PanelPlace

@@ -78,6 +78,23 @@ def test_keys_up_to_the_last_one_that_is_seen(mask: tuple[int, ...], isa: str) -
         check(kernel, length, keys, seen)
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_block_reads_the_keys_that_it_sees(isa: str) -> None:
+    """A causal mask: values from key 48 on do not reach row blocks of the first 37 queries."""
+    kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), isa)
+    values = {"batch": 2, "length": 100, "keys": 100, "past": 0}
+    known = at_sizes(kernel.region, values)
+    arrays = random_inputs(known)
+    arrays[3] = np.broadcast_to(np.tri(100, dtype=bool), known.inputs[3].shape)
+    wanted = expected(known, arrays)
+    bound = 4 * (100 + 24) * np.finfo(np.float32).eps * np.abs(arrays[2]).max()
+    assert np.abs(kernel.run(values, arrays) - wanted).max() <= bound
+    arrays[2][:, 48:] = np.nan
+    first = kernel.run(values, arrays)[:, : 48 - 11]  # a row block has at most 12 queries
+    assert np.abs(first - wanted[:, : 48 - 11]).max() <= bound
+
+
 def test_threads_share_those_that_are_seen() -> None:
     region = hidden((BATCH, 1, LENGTH, KEYS))
     machine = machine_for(BEST, 2).with_numbers(fork_us=0)
