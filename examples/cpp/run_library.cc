@@ -14,6 +14,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <new>
@@ -44,9 +45,10 @@ struct AlignedMemory {
 // A model that was loaded, ready to run.
 class Model {
  public:
-  // Throws ffi::Error if there is no such file, or this CPU lacks instructions that it needs.
+  // Throws ffi::Error if there is no such file, or this CPU lacks instructions that it needs. The
+  // path is made absolute, because dlopen looks for a name without a slash in system folders only.
   explicit Model(const std::string& path)
-      : library_(ffi::Module::LoadFromFile(path)),
+      : library_(ffi::Module::LoadFromFile(std::filesystem::absolute(path).string())),
         machine_(Get(library_, "vm_load_executable")().cast<ffi::Module>()),
         main_(Get(machine_, "main")) {
     constexpr int kPooled = 2;  // memory of values between kernels is kept from run to run

@@ -97,6 +97,12 @@ def test_a_program_of_cpp_computes_what_python_does(
     assert others == {folder / "libtvm_ffi.so", folder / "libtvm_runtime.so", library}
 
 
+def test_a_name_without_a_folder_is_a_file_of_the_current_folder(folder: Path) -> None:
+    library = mlp().export(folder / "model.so")
+    done = run(folder, library.name, stored(folder, "x", X))
+    assert done.returncode == 0, done.stderr
+
+
 def test_several_inputs_and_outputs(folder: Path, tmp_path: Path) -> None:
     library = several().export(tmp_path / "several.so")
     x, n = np.ones((2, 3), np.float32), np.arange(4)
