@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from .cases import PASSING, all_cases, run
 REFUSED = Path(__file__).with_name("refused.txt")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx_node_tests.md"
 _NODE = re.compile(r"^\w+ node [^:]*: (?:the importer refuses [^:]*: )?")
-_NAMES = re.compile(r" that makes '[^']*'| ?'[^']*'| ?\([^()]*(?:\([^()]*\)[^()]*)*\)")
+_NAMES = re.compile(
+    r" that makes '[^']*'| \[[\d., e-]*\](?: of \([^()]*\))?| ?'[^']*'"
+    r"| ?\([^()]*(?:\([^()]*\)[^()]*)*\)"
+)
 
 
 def refused() -> dict[str, str]:
@@ -39,9 +43,9 @@ def survey() -> tuple[list[str], dict[str, str], dict[str, str]]:
 
 
 def reason(message: str) -> str:
-    """An error message's first line without names of the model."""
+    """An error message's first line, without names and numbers of the model."""
     line = message.strip().splitlines()[0]
-    return _NAMES.sub("", _NODE.sub("", line))[:120].strip()
+    return textwrap.shorten(_NAMES.sub("", _NODE.sub("", line)), 160, placeholder=" ...")
 
 
 def page(passed: list[str], refusals: dict[str, str]) -> str:
@@ -61,15 +65,19 @@ def page(passed: list[str], refusals: dict[str, str]) -> str:
             "<!-- Written by `python -m tests.node_tests`. Do not edit. -->",
             "# ONNX node tests",
             "",
-            f"The package `onnx` {onnx.__version__} has {len(all_cases())} node tests. "
-            f"{len(passed)} give the right result through `InferenceSession`. "
-            f"{len(refusals)} are refused by a typed error:",
+            "The package `onnx` has tests for single operators, called node tests. This page shows",
+            "how many of them tvm_hybrid passes, and why it refuses the others.",
             "",
-            "| Cases | Reason | Operators |",
+            f"- Version of `onnx`: {onnx.__version__}, with {len(all_cases())} node tests.",
+            f"- Passed: {len(passed)}. `InferenceSession` gives the expected result.",
+            f"- Refused: {len(refusals)}. Compilation raises a typed error, for these reasons:",
+            "",
+            "| Tests | Reason | Operators |",
             "|---:|---|---|",
             *rows,
             "",
-            "`tests/node_tests/passing.txt` and `refused.txt` name the cases.",
+            "No test gives a wrong result. `tests/node_tests/passing.txt` and",
+            "`tests/node_tests/refused.txt` list the tests.",
             "",
         ]
     )
