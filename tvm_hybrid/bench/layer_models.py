@@ -257,8 +257,8 @@ def mean_ratio(ratios: Iterable[float | None]) -> float | None:
 
 
 _ABOUT_RESNET18 = (
-    "# ResNet-18's convolutions\n\nThe twelve different convolutions of ResNet-18 as arXiv "
-    "1805.08166, table 1, numbers them, with bias and\nReLU, batch 1."
+    "# ResNet-18's convolutions\n\nSpeed of the twelve different convolutions of ResNet-18 with "
+    "bias and ReLU, batch 1. C1 to C12 are\nthe names in arXiv 1805.08166, table 1."
 )
 
 
@@ -292,7 +292,7 @@ def markdown_page(report: LayerReport) -> str:
     fields = {"about": about, "peaks": peaks, "others": others or "nobody", "absent": absent}
     lines = text.format(network=report.network, cpu=report.cpu, **fields).splitlines()
     for (threads, dtype), rows in _parts(report):
-        columns = ["layer", *_columns(report), "ours is"]
+        columns = ["layer", *_columns(report), "our kernel"]
         kernels = [*(row.kernel for row in rows), ""]
         cells = [[*row, kernel] for row, kernel in zip(_rows(report, rows), kernels, strict=True)]
         lines += ["", f"## {dtype}, {threads} thread{'s' if threads > 1 else ''}"]
