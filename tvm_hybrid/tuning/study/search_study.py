@@ -149,7 +149,8 @@ class SearchStudy:
                 text = f"random search ({how}) needs {MODEL_BAR:g}x the model's trials for {share}"
                 yield Bar(f"{text} (geometric mean)", mean, mean >= MODEL_BAR)
                 least = min(row.quotient(random, "model") for row in self.rows)
-                yield Bar(f"and ({how}) nowhere fewer (least quotient)", least, least >= 1)
+                text = f"random search ({how}) needs at least the model's trials in every region"
+                yield Bar(f"{text} (smallest quotient)", least, least >= 1)
         if {"model", TRANSFER} <= present:
             mean = self.mean_quotient("model", TRANSFER)
             text = f"without transfer the model needs {TRANSFER_BAR:g}x the trials"
@@ -395,14 +396,14 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
     table.add_section()
     table.add_row(*mean)
     yield table
-    bars = Table("bar", "found", "holds")
+    bars = Table("goal", "found", "reached")
     for bar in _bars(study):
         bars.add_row(*bar)
     yield bars
 
 
 def search_page(study: SearchStudy, plot: str | None = None) -> str:
-    """Writes the page: the method, a table of recordings and one of bars.
+    """Writes the page: a table of goals, the method, and a table of recordings.
 
     Parameters
     ----------
@@ -415,13 +416,17 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
     about = {name: getattr(study, name) for name in ("share", "seeds", "batch")}
     machines = "; ".join(dict.fromkeys(row.measured_on for row in study.rows))
     text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
-    lines = text.format(machines=machines, **about).splitlines()
+    goals = "\n".join(markdown_table(["goal", "found", "reached"], _bars(study)))
+    lines = text.format(machines=machines, goals=goals, **about).splitlines()
     if TRANSFER in study.contestants:
-        lines.append("- transfer: the model, having learned from all other recordings before.")
+        lines.append("- transfer: trials of the model, trained beforehand on all other recordings.")
+    if study.pairs():
+        lines.append(
+            "- random / model and so on: quotients of trials; above 1, the second needs fewer."
+        )
     lines += markdown_table(columns, _rows(study))
-    lines += markdown_table(["bar", "found", "holds"], _bars(study))
     if plot is not None:
-        lines += ["", f"![Best speed so far by trials, median and quartiles]({plot})"]
+        lines += ["", f"![Best speed found by number of trials, median and quartiles]({plot})"]
     return "\n".join(lines) + "\n"
 
 
