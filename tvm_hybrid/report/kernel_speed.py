@@ -209,8 +209,9 @@ def tile_program(
 def kernel_page(report: KernelReport) -> str:
     """A row for every instruction set and pair of types: its tiles and shares of the peak."""
     lines = [
-        f"Measured on {report.cpu}, one core, operands in the first-level cache. Percentages are",
-        "of the peak of the same types, measured in the same run.",
+        f"Speed of every microkernel of {report.cpu} on one core, with operands in the first-level",
+        "cache. A tile is the rows by columns of results that stay in registers. A percentage is a",
+        "share of the peak: the fastest speed for the same types in the same run.",
     ]
     rows = []
     for types, peak in report.peaks.items():
