@@ -1,7 +1,10 @@
-"""Predicts the workloads of oneDNN Graph Compiler's paper: `python -m tools.graph_compiler_table`.
+"""Predicts what fusion gains for workloads of a paper: `python -m tools.graph_compiler_table`.
 
-Li et al., arXiv 2301.01333: perceptrons and attention of several batches on a Xeon with 32 cores.
-Nothing is run. Each model is lowered for 32 threads of Ice Lake: once with all fusion, and once
+The paper is about oneDNN Graph Compiler (Li et al., arXiv 2301.01333). It measured perceptrons and
+attention of several batches on a Xeon with 32 cores. This tool writes the table of
+docs/graph_compiler.md; the text around it is written by hand.
+
+No model is run. Each model is lowered for 32 threads of Ice Lake: once with all fusion, and once
 with only the fusion of a library's primitives (a product with its epilogue). `tvm-hybrid scale`
 predicts both times.
 """
@@ -33,8 +36,8 @@ MHAS = {
     "MHA_4": (512, 1024, 16),
 }
 MHA_BATCHES = (32, 64, 128)
-# Times of oneDNN's primitives over those of the compiler, geometric means over the batches: read
-# off to 0.02 from charts of January 2023 in the proposal (oneDNN, pull request 1529).
+# Times of oneDNN's primitives over times of the compiler, geometric means over the batches.
+# They are read to 0.02 from charts of January 2023 in the proposal (oneDNN, pull request 1529).
 PUBLISHED = {
     ("MLP_1", "f32"): 1.48,
     ("MLP_2", "f32"): 1.02,
@@ -164,10 +167,11 @@ def rows() -> Iterator[list[str]]:
 
 
 @click.command()
-@click.option("--markdown", type=click.Path(path_type=Path), help="Write the table here.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="File to write the table to.")
 def main(markdown: Path | None) -> None:
-    """Predicts every workload, and prints the table."""
-    head = ["workload", "type", "published gain", "predicted gain", "by batch", "us by batch"]
+    """Predicts what fusion gains for each workload on 32 threads, and prints the table."""
+    head = ["workload", "type", "published gain", "predicted gain"]
+    head += ["predicted gain by batch", "predicted us by batch"]
     lines = markdown_table(head, list(rows()))
     print("\n".join(lines))
     if markdown is not None:
