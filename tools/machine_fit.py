@@ -132,7 +132,7 @@ def _least_squares(terms: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 def fitted_numbers() -> Iterator[tuple[str, str, Number]]:
     """Every fitted number: the description that states it, its name, and the number."""
-    source = "google/XNNPACK, by tools/machine_fit.py"
+    source = "fitted by tools/machine_fit.py to measurements/xnnpack_dot.json (google/XNNPACK)"
     for fit in tile_fits():
         clock = describe(fit.machine).at("clock_tiles")
         if fit.machine == "sapphirerapids":
