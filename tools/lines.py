@@ -73,8 +73,10 @@ def _span(node: ast.stmt) -> range:
 
 
 @click.command(help=__doc__.partition("\n")[0])
-@click.option("--depth", default=2, show_default=True, help="Folders of a room's name.")
-@click.option("--below", default=0, help="List the files with fewer lines of code, too.")
+@click.option(
+    "--depth", default=2, show_default=True, help="Number of folders that form a room's name."
+)
+@click.option("--below", default=0, help="Also list files with fewer lines of code than this.")
 def main(depth: int, below: int) -> None:
     rooms: dict[str, Lines] = {}
     short = []

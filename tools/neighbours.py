@@ -147,7 +147,12 @@ def threads_left(call: Call) -> None:
 @click.command()
 @click.argument("model", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--dim", "sizes", metavar="NAME=8", type=named_size, multiple=True, help="Size of a dimension."
+    "--dim",
+    "sizes",
+    metavar="NAME=8",
+    type=named_size,
+    multiple=True,
+    help="Size of a dynamic dimension.",
 )
 @click.option("--threads", default=2, show_default=True, help="Threads of a run.")
 @click.option("--one-of-many", "alone", is_flag=True, hidden=True)

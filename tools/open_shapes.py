@@ -37,12 +37,17 @@ PAUSE = 0.3  # until the threads of the session before have stopped spinning
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True))
-@click.option("--sizes", required=True, help="such as 1x7,3x128")
-@click.option("--threads", default=1, show_default=True)
-@click.option("--precision", default="auto", show_default=True)
-@click.option("--openvino", metavar="PYTHON", help="A Python that has OpenVINO, to measure it too.")
+@click.option("--sizes", required=True, help="Sizes of the dynamic dimensions, such as 1x7,3x128.")
+@click.option("--threads", default=1, show_default=True, help="Threads of a run.")
+@click.option("--precision", default="auto", show_default=True, help="Precision of products.")
+@click.option(
+    "--openvino", metavar="PYTHON", help="A Python with OpenVINO, which is then measured, too."
+)
 def main(model: str, sizes: str, threads: int, precision: str, openvino: str | None) -> None:
-    """Prints milliseconds for each size, and geometric means of the ratios."""
+    """Compares a program of dynamic sizes of MODEL with programs of static sizes.
+
+    Prints milliseconds for each size, and geometric means of the ratios.
+    """
     options: dict[str, Any] = {"num_threads": threads, "precision": precision, "cache": False}
     tvm_hybrid.InferenceSession(model, **options)  # imports what only the first compilation needs
     start = time.process_time()

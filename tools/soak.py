@@ -143,12 +143,16 @@ def grown(values: list[int], spare: float) -> bool:
 def main() -> int:
     """Runs the callers, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--inputs", type=Path, help="an .npz archive of arrays by name")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--streams", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=None, help="threads of all streams")
-    parser.add_argument("--callers", type=int, default=16)
+    parser.add_argument("model", type=Path, help="ONNX file")
+    parser.add_argument("--inputs", type=Path, help=".npz file with an array for each input")
+    parser.add_argument("--minutes", type=float, default=10.0, help="default: 10")
+    parser.add_argument("--streams", type=int, default=2, help="sessions' streams; default: 2")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="number of threads, all streams together"
+    )
+    parser.add_argument(
+        "--callers", type=int, default=16, help="threads that send requests; default: 16"
+    )
     options = parser.parse_args()
     given = load_feeds([], options.inputs)
     made = InferenceSession(

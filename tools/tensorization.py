@@ -294,9 +294,9 @@ def workload_rows(chosen: Sequence[str], data: str, weights: str) -> Iterator[li
 
 @click.command()
 @click.argument("table", type=click.Choice(["einsums", "workloads", "integers"]))
-@click.option("--row", "chosen", multiple=True, help="Only this row; may be given several times.")
+@click.option("--row", "chosen", multiple=True, help="Measure only this row; may be repeated.")
 def main(table: str, chosen: tuple[str, ...]) -> None:
-    """Prints a table as Markdown."""
+    """Measures programs without a template of their own, and prints a Markdown table."""
     known = EINSUMS if table == "einsums" else WORKLOADS
     unknown = set(chosen) - set(known)
     if unknown:

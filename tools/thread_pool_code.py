@@ -50,9 +50,9 @@ def code_of(source: Path, clang: str) -> str:
 
 
 @click.command()
-@click.option("--clang", default="clang", show_default=True, help="The compiler.")
+@click.option("--clang", default="clang", show_default=True, help="Command of the compiler.")
 def main(clang: str) -> None:
-    """Writes pool.ll."""
+    """Compiles pool.c to LLVM code and writes pool.ll, next to pool.c."""
     CODE.write_text(code_of(SOURCE, clang), encoding="utf-8")
 
 

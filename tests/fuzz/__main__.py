@@ -1,4 +1,7 @@
-"""`python -m tests.fuzz`: draws and examines graphs, for some time or up to a number of graphs."""
+"""Compares random graphs with reference results: `python -m tests.fuzz`.
+
+It ends after a time or a number of graphs, with 1 if there are findings.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,19 @@ from .motifs import KINDS
 def main() -> int:
     """Runs the command; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600, help="when to stop")
-    parser.add_argument("--graphs", type=int, default=0, help="number of graphs; 0: no limit")
-    parser.add_argument("--seed", type=int, default=None, help="the first seed; default: random")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="which families of graphs")
-    parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="where to write")
+    parser.add_argument("--seconds", type=float, default=600, help="seconds until it stops")
+    parser.add_argument(
+        "--graphs", type=int, default=0, help="largest number of graphs; 0: no limit"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, help="seed of the first graph; default: random"
+    )
+    parser.add_argument(
+        "--kinds", default=",".join(KINDS), help="families of graphs, with commas; default: all"
+    )
+    parser.add_argument(
+        "--findings", type=Path, default=Path("build/fuzz"), help="folder for the findings"
+    )
     chosen = parser.parse_args()
     kinds = chosen.kinds.split(",")
     unknown = set(kinds).difference(KINDS)

@@ -115,24 +115,36 @@ def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[s
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.option(
-    "--models", default="", callback=chosen_of(NAMES), help="Names, with commas; default: all."
+    "--models",
+    default="",
+    callback=chosen_of(NAMES),
+    help="Names of models, with commas; default: all.",
 )
 @click.option("--onnx", "paths", multiple=True, type=click.Path(exists=True, path_type=Path),
               help="A model in a file, instead of the corpus; may be repeated.")  # fmt: skip
 @click.option("--size", "sizes", multiple=True, callback=_sizes,
-              help="NAME=NUMBER of a dynamic dimension of such a file.")  # fmt: skip
+              help="NAME=NUMBER: size of a dynamic dimension of an --onnx model.")  # fmt: skip
 @click.option(
-    "--starts", "wanted", default=",".join(STARTS), callback=chosen_of(STARTS), show_default=True
+    "--starts",
+    "wanted",
+    default=",".join(STARTS),
+    callback=chosen_of(STARTS),
+    show_default=True,
+    help="Kinds of starts, with commas.",
 )
 @click.option("--threads", default=1, show_default=True)
 @click.option("--timeout", default=60.0, show_default=True,
-              help="CPU seconds; a start that takes more ends, and its row says so.")  # fmt: skip
-@click.option("--openvino-python", metavar="PYTHON", help="A Python that has OpenVINO.")
-@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here.")
+              help="Most CPU seconds of a start; a longer start is ended and marked.")  # fmt: skip
+@click.option("--openvino-python", metavar="PYTHON", help="A Python with OpenVINO.")
+@click.option(
+    "--json", "output", type=click.Path(path_type=Path), help="Write the results to this file."
+)
 @click.option("--from", "source", type=click.Path(exists=True, path_type=Path),
               help="Show results that --json wrote; measure nothing.")  # fmt: skip
-@click.option("--markdown", type=click.Path(path_type=Path), help="Write the page here.")
-@click.option("--budgets", is_flag=True, help="Only count, and print the budgets of the test.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write the page to this file.")
+@click.option(
+    "--budgets", is_flag=True, help="Only run the start `counting`; print tests/compile_budgets.txt."
+)
 def main(
     models: list[str],
     paths: tuple[Path, ...],

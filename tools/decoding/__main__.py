@@ -1,4 +1,4 @@
-"""Measures decoders beside other engines.
+"""Compares the speed of text generation with other engines.
 
     taskset -c 1 python -m tools.decoding decoder.onnx --pasts 8,200,1000    # beside ONNX Runtime
     python -m tools.decoding --peers llama.cpp,openvino,ctranslate2          # a seeded Llama
@@ -39,17 +39,41 @@ def numbers(_context: object, _option: object, text: str) -> list[int]:
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.argument("model", required=False, type=click.Path(exists=True))
-@click.option("--threads", default="", callback=numbers, help="Default: 1; for the table 1,2.")
 @click.option(
-    "--pasts", default="8,200,1000", callback=numbers, help="Keys before a step of MODEL."
+    "--threads",
+    default="",
+    callback=numbers,
+    help="Numbers of threads, with commas; default: 1, or 1,2 without MODEL.",
 )
-@click.option("--prompts", default="8,200", callback=numbers, help="Tokens of a prompt of MODEL.")
+@click.option(
+    "--pasts",
+    default="8,200,1000",
+    callback=numbers,
+    help="Lengths of the past before a step of MODEL.",
+)
+@click.option("--prompts", default="8,200", callback=numbers, help="Lengths of prompts of MODEL.")
 @click.option("--precision", default="auto", show_default=True, help="Precision of MODEL.")
-@click.option("--peers", default="", callback=chosen_of(NAMES),
-              help="Engines, with commas; default: all. ONNX Runtime is always there.")  # fmt: skip
-@click.option("--models", default="", callback=chosen_of(MODELS), help="Sizes of the Llama.")
-@click.option("--kinds", default="", callback=chosen_of(KINDS), help="Types of its weights.")
-@click.option("--output", type=click.Path(path_type=Path), help="A JSON file with all times.")
+@click.option(
+    "--peers",
+    default="",
+    callback=chosen_of(NAMES),
+    help="Other engines, with commas; default: all. ONNX Runtime is always measured.",
+)
+@click.option(
+    "--models",
+    default="",
+    callback=chosen_of(MODELS),
+    help="Sizes of the Llama model; default: all.",
+)
+@click.option(
+    "--kinds",
+    default="",
+    callback=chosen_of(KINDS),
+    help="Types of the Llama model's weights; default: all.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write all times to this JSON file."
+)
 def main(
     model: str | None,
     threads: list[int],

@@ -25,13 +25,18 @@ TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 @click.argument("names", nargs=-1)
 @click.option("--dtype", type=click.Choice(list(TYPES)), default="f32", show_default=True)
 @click.option("--threads", default=1, show_default=True)
-@click.option("--small", is_flag=True, help="Make the large models with few and narrow layers.")
-@click.option("--large", is_flag=True, help="Only the large models.")
-@click.option("--speed", is_flag=True, help="Measure calls, in turns.")
+@click.option(
+    "--small", is_flag=True, help="Use small versions of the large models: few and narrow layers."
+)
+@click.option("--large", is_flag=True, help="Compare only the large models.")
+@click.option("--speed", is_flag=True, help="Also measure the time of a call, in turns.")
 def main(
     names: tuple[str, ...], dtype: str, threads: int, small: bool, large: bool, speed: bool
 ) -> None:
-    """Compares the doors, and prints a table and the kernels that differ."""
+    """Compares the kernels, results and speed of models that come from ONNX and PyTorch.
+
+    Prints a table, and the kernels that differ.
+    """
     try:
         import onnxscript  # type: ignore[import-not-found] # noqa: F401
         import torch

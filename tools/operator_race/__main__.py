@@ -40,15 +40,24 @@ FORMS = ("known", "open")
 
 
 @click.command()
-@click.option("--cases", "names", default="", help="Parts of names, with commas; default: all.")
-@click.option("--sizes", default=",".join(SIZES), show_default=True)
+@click.option(
+    "--cases", "names", default="", help="Parts of cases' names, with commas; default: all."
+)
+@click.option(
+    "--sizes", default=",".join(SIZES), show_default=True, help="Sizes of inputs, with commas."
+)
 @click.option("--below", default=0.0, help="Show only ratios below this one.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the results here.")
-@click.option("--from", "from_path", metavar="PATH", help="Show these results; measure nothing.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the results to this file.")
+@click.option(
+    "--from", "from_path", metavar="PATH", help="Show the results in this file; measure nothing."
+)
 def main(
     names: str, sizes: str, below: float, json_path: str | None, from_path: str | None
 ) -> None:
-    """Prints ONNX Runtime's time over ours, for static ("known") and dynamic ("open") sizes."""
+    """Compares the speed of ONNX operators with ONNX Runtime.
+
+    Prints ONNX Runtime's time over ours, for static ("known") and dynamic ("open") sizes.
+    """
     if from_path:
         results = json.loads(Path(from_path).read_text())
     else:

@@ -50,11 +50,19 @@ def new_survey(peers: Peers, threads: int, load: float) -> Survey:
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.option("--only", default="", callback=chosen_of(SECTIONS),
-              help="Sections to measure, with commas, even if they were.")  # fmt: skip
-@click.option("--minutes", default=MINUTES, show_default=True, help="Minutes for all sections.")
-@click.option("--threads", default=0, help="Most threads; default: one on each core.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write to this file, not to docs/measured, and no pages.")  # fmt: skip
+              help="Measure these sections, with commas, even if results exist.")  # fmt: skip
+@click.option(
+    "--minutes",
+    default=MINUTES,
+    show_default=True,
+    help="Time limit of all sections together, in minutes.",
+)
+@click.option("--threads", default=0, help="Largest number of threads; default: one for each core.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write results to this file instead of docs/measured; write no pages.",
+)
 @click.option("--anew", is_flag=True, help="Discard the results in the file.")
 @click.option("--pages", "only_pages", is_flag=True, help="Write the pages; measure nothing.")
 def main(

@@ -20,9 +20,13 @@ from .runs import Outcome, run_file
     multiple=True,
     help="A file of the checkout, or `file::test`; several are possible. Default: the usual list.",
 )
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write here.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds for one test.")
-@click.option("--jobs", default=1, show_default=True, help="Processes at once.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report to this file, too.",
+)
+@click.option("--timeout", default=300.0, show_default=True, help="Most seconds for one test.")
+@click.option("--jobs", default=1, show_default=True, help="Number of processes that run tests.")
 def main(
     checkout: Path, select: tuple[str, ...], report: Path | None, timeout: float, jobs: int
 ) -> None:
