@@ -143,7 +143,9 @@ def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[s
               help="Show results that --json wrote; measure nothing.")  # fmt: skip
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the page to this file.")
 @click.option(
-    "--budgets", is_flag=True, help="Only run the start `counting`; print tests/compile_budgets.txt."
+    "--budgets",
+    is_flag=True,
+    help="Only run the start `counting`; print tests/compile_budgets.txt.",
 )
 def main(
     models: list[str],
