@@ -1,10 +1,10 @@
-"""Runs tutorials, and stores the outputs of their cells in them.
+"""Runs the tutorials and stores their outputs in the notebooks.
 
     python -m tools.notebooks                   # all
     python -m tools.notebooks quickstart        # one; pytorch with .venv/torch/bin/python
 
-Pictures and numbers are those of the CPU that runs them, which the first cell of each names.
-Run them on an idle machine.
+Stored pictures and numbers are measured on this CPU, which the first cell of a notebook names.
+Run notebooks on an idle machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SECONDS = 600  # time limit of a cell
@@ -39,8 +40,15 @@ def store_outputs(path: Path) -> None:
     notebook.metadata.language_info = {"name": "python"}
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
     nbformat.validate(notebook)
     nbformat.write(notebook, path)
+
+
+def is_progress(output: NotebookNode) -> bool:
+    """Whether an output is tvm_hybrid's report about a slow compilation, which varies with load."""
+    return output.get("name") == "stderr" and output.text.startswith("tvm_hybrid: compiling ")
 
 
 if __name__ == "__main__":
