@@ -13,12 +13,12 @@ Shape = Sequence[int | str]
 
 
 class Graph:
-    """A model in the making.
+    """Collects the nodes and weights of a model.
 
     Parameters
     ----------
     seed : int
-        Of the random weights.
+        Seed of the random weights.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -36,13 +36,13 @@ class Graph:
         return name
 
     def random(self, *shape: int, gain: float = 2.0) -> str:
-        """Adds random weights: products by them have `gain` times the mean square."""
+        """Adds random weights; a product by them multiplies the mean square by `gain`."""
         inner = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
         scale = np.sqrt(gain / max(inner, 1)) if len(shape) > 1 else 0.1
         return self.constant(scale * self._rng.standard_normal(shape))
 
     def op(self, kind: str, *inputs: Any, out: str = "", **attributes: Any) -> str:
-        """Adds a node and returns its output; inputs that are no names become constants."""
+        """Adds a node and returns its output; arrays and numbers among inputs become constants."""
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
         output = out or f"{kind}{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, names, [output], **attributes))
@@ -55,7 +55,7 @@ class Graph:
         return outputs
 
     def linear(self, x: str, inner: int, outer: int, gain: float = 2.0) -> str:
-        """x @ weight + bias"""
+        """Adds x @ weight + bias with random weights and returns it."""
         product = self.op("MatMul", x, self.random(inner, outer, gain=gain))
         return self.op("Add", product, self.random(outer))
 
@@ -65,7 +65,7 @@ class Graph:
         outputs: Mapping[str, Shape],
         integers: Sequence[str] = (),
     ) -> onnx.ModelProto:
-        """The model; its inputs and outputs are float32, those named in `integers` int64."""
+        """Returns the model; inputs and outputs are float32, or int64 if named in `integers`."""
 
         def declared(values: Mapping[str, Shape]) -> list[onnx.ValueInfoProto]:
             kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64)

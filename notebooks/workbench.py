@@ -1,4 +1,4 @@
-"""What the tutorials work with: the CPU's name, times of calls in turns, the command line."""
+"""Helpers of the tutorials: the CPU's name, times of functions, and the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tvm_hybrid
 
 
 def cpu_name() -> str:
-    """The CPU as Linux calls it, and the one of LLVM's that code is made for."""
+    """Returns Linux's name of this CPU, and LLVM's name of the CPU that code is compiled for."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line for line in lines if line.startswith("model name")), ": unknown")
     target = tvm_hybrid.resolve_target(None)
@@ -20,19 +20,19 @@ def cpu_name() -> str:
 
 
 def least_times(ways: Mapping[str, Callable[[], object]], seconds: float = 0.3) -> dict[str, float]:
-    """Calls functions in turns, so that what else the machine does meets all of them.
+    """Times functions in turns, so that other work on the machine disturbs all of them equally.
 
     Parameters
     ----------
     ways : mapping of str to callable
-        What to call.
+        Name -> function to call.
     seconds : float
-        How long each is called, all turns together.
+        Time for each function, all turns together.
 
     Returns
     -------
     dict of str to float
-        The least time of a call, in microseconds.
+        Name -> least time of a call, in microseconds.
     """
     least = {}
     for name, call in ways.items():
@@ -49,12 +49,17 @@ def least_times(ways: Mapping[str, Callable[[], object]], seconds: float = 0.3) 
 
 
 def tvm_hybrid_command(*arguments: object) -> str:
-    """What the command `tvm-hybrid` prints; an error of it ends the notebook.
+    """Runs the command `tvm-hybrid` and returns its output.
 
     Parameters
     ----------
     *arguments : object
-        As one types them.
+        Arguments of the command line.
+
+    Raises
+    ------
+    RuntimeError
+        If the command fails.
     """
     run = "from tvm_hybrid_command import main; raise SystemExit(main())"
     done = subprocess.run(
