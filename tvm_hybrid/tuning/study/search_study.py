@@ -402,6 +402,13 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
     yield bars
 
 
+_ABOUT_PLOT = (
+    "The curves show the best speed found after each trial, as a share of the optimum's speed. Lines are",
+    "medians and areas quartiles over the seeds. The lower plot shows the trials that a search needs. The",
+    "further left a curve rises, and the lower a point is, the better is the strategy.",
+)
+
+
 def search_page(study: SearchStudy, plot: str | None = None) -> str:
     """Writes the page: a table of goals, the method, and a table of recordings.
 
@@ -426,6 +433,7 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
         )
     lines += markdown_table(columns, _rows(study))
     if plot is not None:
+        lines += ["", *_ABOUT_PLOT]
         lines += ["", f"![Best speed found by number of trials, median and quartiles]({plot})"]
     return "\n".join(lines) + "\n"
 
