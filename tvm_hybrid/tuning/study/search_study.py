@@ -403,9 +403,9 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
 
 
 _ABOUT_PLOT = (
-    "The curves show the best speed found after each trial, as a share of the optimum's speed. Lines are",
-    "medians and areas quartiles over the seeds. The lower plot shows the trials that a search needs. The",
-    "further left a curve rises, and the lower a point is, the better is the strategy.",
+    "The curves show the best speed found after each trial, as a share of the optimum's speed.",
+    "Lines are medians and areas are quartiles over the seeds. The lower plot shows how many",
+    "trials a search needs. A better strategy has curves that rise earlier, and lower points.",
 )
 
 
