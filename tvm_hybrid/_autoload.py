@@ -1,6 +1,7 @@
 """Runs at `import tvm`: registers our target tags, pipeline and code generator.
 
-These are new names; TVM's own behaviour does not change. TVM calls `register` through the
+These are new names; TVM's own behaviour does not change, except that a kernel of ours is not built
+for a CPU without its instructions (`targets/build_check.py`). TVM calls `register` through the
 entry-point group "tvm.backends" at the end of its import. Slow work is done later, on first use.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from microkernels.base.tvm_compat.first_import import import_tvm
-from microkernels.base.tvm_compat.runtime import only_runtime
+from microkernels.base.tvm_compat.runtime import check_builds, only_runtime
 
 PIPELINE = "tvm_hybrid"
 CODEGEN = "relax.ext.tvm_hybrid"
@@ -32,10 +33,12 @@ def register() -> None:
     from tvm import relax
 
     from .targets.architectures import register_tags
+    from .targets.build_check import check_build
 
     register_tags()
     relax.register_pipeline(PIPELINE)(_pipeline)
     tvm.register_global_func(CODEGEN, _codegen, override=True)
+    check_builds(check_build)
 
 
 def _codegen(functions: Any, options: Any, constants: Any) -> Any:

@@ -9,20 +9,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import IRModule, ir, relax
+from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from microkernels.base.errors import CompileError
 from microkernels.base.tvm_compat.relax import WELL_FORMED_CHECK
 from relay_passes.ir.decisions import DecisionLog
+from relay_passes.ir.functions import KERNEL, is_foreign_kernel
 from relay_passes.ir.moving_operators import has_weights
+from relay_passes.ir.rewrite import is_kernel, map_functions
 from relay_passes.lower.native_code import with_native_code
 from relay_passes.lower_module import DumpIR, partition_module, passes_through
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
 
 from ..options import CompileOptions, RouteKeywords, check_options, chosen_options
+from ..targets.build_check import with_needs_by_name
 from ..targets.cpu_guard import with_announced_guard, with_guard
 from ..targets.resolve import TargetLike
 from .tensorized import guard_for, route_passes, with_manifest
@@ -165,6 +168,8 @@ def build_pipeline(
             lowered = tvm.tirx.transform.BindTarget(own)(lowered)
         if native:
             lowered = with_native_code(lowered, passes.target, passes.threads)
+        else:
+            lowered = _with_needs(lowered, passes.target)
         if check_cpu:
             lowered = with_guard(lowered, guard_for(passes, log))
         return with_manifest(lowered, passes, log)
@@ -205,6 +210,17 @@ def _checked(
         )
     check_options(chosen)
     return chosen, decisions
+
+
+def _with_needs(mod: IRModule, target: Target) -> IRModule:
+    """A lowered module whose kernels name the CPU features that they need."""
+
+    def named(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        if is_foreign_kernel(kernel):
+            return kernel
+        return with_needs_by_name(kernel, target, str(kernel.attrs[KERNEL]))
+
+    return map_functions(mod, is_kernel, named)
 
 
 def _lowered(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:

@@ -26,6 +26,7 @@ from tir_schedules.core.region import Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic
 
+from ..targets.build_check import with_needs_by_name
 from .metaschedule.schedule import schedule_product
 from .metaschedule.space import machine_of
 from .metaschedule.tiling import read_anchor, vector_configs
@@ -70,7 +71,8 @@ class Matmul(ScheduleRule):
         reasons = []
         for make in (_by_template, _by_intrinsic, functools.partial(_by_roles, target)):
             try:
-                return _in_place_of(func, make(program, machine))
+                made = make(program, machine)
+                return _in_place_of(func, with_needs_by_name(made, target, str(made.attrs[KERNEL])))
             except TvmHybridError as error:
                 reasons.append(str(error))
             except Exception as error:  # TVM refuses a schedule primitive
@@ -103,7 +105,8 @@ class Generic(ScheduleRule):
         if machine is None:
             return None
         scheduled, name = schedule_generic(func, machine, failed=[])  # failures are in the log
-        return _in_place_of(func, scheduled.with_attr(KERNEL, name))
+        made = with_needs_by_name(scheduled.with_attr(KERNEL, name), target, name)
+        return _in_place_of(func, made)
 
 
 def _machine(func: tirx.PrimFunc, target: Target) -> Machine | None:

@@ -28,6 +28,7 @@ from tir_schedules.generic.schedule import aligned_to_elements
 from ..api import warn_if_slow
 from ..library.manifest import ChosenOptions, Coverage, RecordUse, package_versions, uses_in
 from ..options import CompileOptions, Records, passes_options, records_of, setting_of, target_of
+from ..targets.build_check import with_needs
 from ..targets.cpu_features import required_features, warn_if_featureless
 from ..targets.cpu_guard import Guard
 from ..targets.resolve import MachineLike, TargetLike, cpu_name
@@ -140,7 +141,8 @@ def _function(
     # Without a target attribute, TVM compiles for its plainest CPU if nobody names a target, and
     # LLVM ends the process at the first instruction that such a CPU lacks.
     attrs[_TARGET] = options.target
-    return aligned_to_elements(made).with_attrs({"tirx.noalias": True, **attrs})
+    made = aligned_to_elements(made).with_attrs({"tirx.noalias": True, **attrs})
+    return with_needs(made, options.target, log)
 
 
 def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]]:

@@ -12,6 +12,7 @@ GetFunction = Callable[[str], Any]
 """Finds a global function by its name: `tvm_ffi.get_global_func`, or `get_function` of a session
 with a server."""
 
+_BUILD = "target.build.llvm"
 _ONE_CORE_PER_THREAD = -2  # ThreadGroup::kSpecifyOneCorePerThread
 _SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
 
@@ -24,6 +25,25 @@ def only_runtime() -> bool:
     import tvm
 
     return bool(tvm.base._RUNTIME_ONLY)
+
+
+def check_builds(check: Callable[[Any, Any], None]) -> None:
+    """Calls `check` with the module and the target before LLVM gets a module of TVM's.
+
+    The check may raise an error. Needs the global function `target.build.llvm`, which every route
+    through `tvm.tirx.build` calls; without LLVM it does not exist, and nothing is checked.
+    """
+    import tvm
+
+    build = tvm.get_global_func(_BUILD, allow_missing=True)
+    if build is None:
+        return
+
+    def checked(mod: Any, target: Any) -> Any:
+        check(mod, target)
+        return build(mod, target)
+
+    tvm.register_global_func(_BUILD, checked, override=True)
 
 
 def configure_threads(
