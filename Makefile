@@ -16,6 +16,9 @@ TORCH := $(VENV)/torch
 TORCH_STAMP := $(TORCH)/.installed
 TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py \
 	tests/tvm_hybrid/test_nn_modules.py notebooks/pytorch.ipynb
+# Packages written for ONNX Runtime: they want other versions than .venv and PyTorch's environment have.
+SHIMMED := $(VENV)/packages
+SHIMMED_STAMP := $(SHIMMED)/.installed
 # Number of test processes; each test file runs in one process.
 WORKERS ?= 2
 # Duration of `make fuzz`.
@@ -64,8 +67,7 @@ test-torch: $(TORCH_STAMP)
 # All tests. `test` leaves out tests marked slow; four fifths of random examples; seven eighths of the parameters of
 # tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins; two thirds of the instruction sets of
 # templates' tests. The selection changes each day; TVM_HYBRID_TEST_DAY states the day.
-test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[packages]'
+test-all: lint types $(TORCH_STAMP) $(SHIMMED_STAMP) $(BROWSER_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
 	$(MAKE) test-machines
@@ -117,6 +119,14 @@ $(TORCH_STAMP): $(STAMP)
 		"$$($(TORCH)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tvm_hybrid.pth"
 	$(TORCH)/bin/python -m pip install --disable-pip-version-check \
 		torch==2.13.0 torchao==0.18.0 transformers==5.23.0 onnxscript==0.7.2
+	touch $@
+
+$(SHIMMED_STAMP): $(TORCH_STAMP)
+	$(BIN)/python -m venv --clear $(SHIMMED)
+	for bin in $(TORCH)/bin $(BIN); do \
+		$$bin/python -c 'import site; print(site.getsitepackages()[0])'; \
+	done > "$$($(SHIMMED)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tvm_hybrid.pth"
+	$(SHIMMED)/bin/python -m pip install --disable-pip-version-check --editable '.[packages]' torch==2.13.0
 	touch $@
 
 # Builds a wheel and a source distribution in dist.

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[4]
-
-SWAP = """
-import json, sys
-if sys.argv[1] == "ours":
-    import tvm_hybrid.onnxruntime
-    sys.modules["onnxruntime"] = tvm_hybrid.onnxruntime
-"""
+from tests.tvm_hybrid.session.onnxruntime_api.package_runs import ROOT, compare, interpreter_with
 
 MAGIKA = """
 from magika import Magika
@@ -149,29 +138,6 @@ print(json.dumps([onnxruntime.InferenceSession.__module__, scales]))
 """
 
 
-def run(script: str, which: str, *arguments: Path) -> list[Any]:
-    """Prints the module of a script's session, and the script's results."""
-    done = subprocess.run(
-        [sys.executable, "-c", SWAP + script, which, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def compare(script: str, allowed: float, *arguments: Path) -> None:
-    """Runs a script with both modules: answers are equal, scores nearly equal."""
-    (ours, mine), (theirs, others) = (run(script, each, *arguments) for each in ("ours", "theirs"))
-    assert ours == "tvm_hybrid.session.inference_session" and theirs.startswith("onnxruntime.")
-    assert [label for label, _ in mine] == [label for label, _ in others] != []
-    for (_, score), (_, other) in zip(mine, others, strict=True):
-        assert abs(score - other) <= allowed
-
-
 def test_magika() -> None:
     """Compares its labels and scores; scores between 0 and 1 differ by the rounding of sums."""
     paths = [ROOT / name for name in ("README.md", "setup.cfg", "Makefile", "pyproject.toml")]
@@ -215,7 +181,4 @@ def test_quantisers_of_the_real_package(product: Path) -> None:
     [("nudenet", NUDENET, 0.01), ("ddddocr", DDDDOCR, 0.0), ("faster_whisper", VOICE, 1e-4)],
 )
 def test_more_packages(package: str, script: str, allowed: float) -> None:
-    pytest.importorskip(
-        package, reason="the extra `packages` brings it; `make test-all` installs it"
-    )
-    compare(script, allowed)
+    compare(script, allowed, python=interpreter_with(package))
