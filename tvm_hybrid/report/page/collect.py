@@ -25,7 +25,17 @@ from ...runtime.tensors import numpy_dtype
 from ...targets.cpu_features import require_host
 from ..kernel_speed import Roof, measure_roof
 from .data import Head, KernelRow, Memory, Note, PageData, RecordLine, advice_for
-from .picture import RegionCard, Tensor, Work, parts_of, picture_of, reasons_of, tensor_of
+from .picture import (
+    Moved,
+    RegionCard,
+    Tensor,
+    Work,
+    parts_of,
+    picture_of,
+    reasons_of,
+    tensor_of,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from ...executable.executable import Executable
@@ -113,7 +123,7 @@ class _Collector:
             reorders=[each.number for each in regions if each.op == REORDER],
             left=[each.number for each in by_time if not each.taken],
             notes=[
-                Note(**_same(each, "node", "op", "taken", "reason"))
+                Note(taken=is_done(each), **_same(each, "node", "op", "reason"))
                 for each in manifest.decisions
                 if id(each) not in used
             ],
@@ -139,7 +149,7 @@ class _Collector:
         records, graph = self.manifest.records, self.graph
         record = next((each for each in records if each.workload == known.workload), None)
         flops = 0 if known.at_run_time else known.flops
-        weights, values = (0, 0) if graph is None else moved(known, call, graph)
+        moved = Moved() if graph is None else moved_by(known, call, graph)
         return RegionCard(
             number=number,
             node=known.node if known.taken else call.node,
@@ -152,9 +162,8 @@ class _Collector:
             **_same(known, "on_vectors", "at_run_time", "workload"),
             reads=self.tensors(call.reads),
             writes=self.tensors(call.writes),
-            work=self.work(
-                us, flops, weights + values, operand_type(known), self.moving(weights, values)
-            ),
+            moved=moved,
+            work=self.work(us, flops, moved.total, operand_type(known), self.moving(moved)),
         )
 
     def tensors(self, numbers: Iterable[int]) -> list[Tensor]:
@@ -182,11 +191,12 @@ class _Collector:
             rows.append(KernelRow(regions=numbers, work=work, **same))
         return sorted(rows, key=lambda row: -(row.work.us or 0.0))
 
-    def moving(self, weights: int, values: int) -> Moving:
+    def moving(self, moved: Moved) -> Moving:
         """Time of moving bytes from where they lie.
 
-        Weights come from the cache that holds everything a run touches; other tensors come from the
-        cache that holds these tensors.
+        Weights come from the cache that holds everything a run touches, and in further steps of a
+        recurrent layer from the cache that holds this layer's weights. Other tensors come from the
+        cache that holds all tensors in use.
         """
         if self.roof is None:
             return 0.0, ""
@@ -194,8 +204,9 @@ class _Collector:
         found = [
             (nbytes / cache.bandwidth / 1e3, cache.name)
             for nbytes, cache in (
-                (weights, self.roof.holding(self.memory.weights + others)),
-                (values, self.roof.holding(others)),
+                (moved.weights, self.roof.holding(self.memory.weights + others)),
+                (moved.again, self.roof.holding(moved.weights)),
+                (moved.read + moved.written, self.roof.holding(others)),
             )
         ]
         return sum(us for us, _ in found), max(found)[1]
@@ -265,6 +276,14 @@ def _same(source: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
+def is_done(note: Decision) -> bool:
+    """Whether a pass did what a decision without a kernel is about.
+
+    Decisions not to merge count as taken, because no operator is left to generic code by them.
+    """
+    return note.taken and " not merged" not in note.reason
+
+
 _BYTES = re.compile(r"u8|s8")
 # Operators that read only as many elements of a table as they write.
 _PICKING = re.compile(r"(?:^|_)(?:take|gather|strided_slice|dynamic_strided_slice)")
@@ -278,16 +297,16 @@ def operand_type(decision: Decision) -> str:
     return "uint8" if _BYTES.search(decision.kernel) else "float32"
 
 
-def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> tuple[int, int]:
-    """Bytes of weights that a call reads, and of other tensors that it reads and writes, each once.
+def moved_by(decision: Decision, call: KernelCall, graph: ProgramGraph) -> Moved:
+    """Bytes that a call moves.
 
-    Both are 0 if a size is dynamic. Of an output that is only partly written, the part counts; of a
-    table that it picks rows from, as much as it writes.
+    Of an output that is only partly written, the part counts; of a table that it picks rows from,
+    as much as it writes.
     """
     read = [graph.values[each] for each in {*call.reads} if each not in call.updates]
     writes = [graph.values[each].nbytes for each in call.writes]
     if 0 in writes:
-        return 0, 0
+        return Moved()
     written = sum(writes)
     found = _RESULT.search(decision.workload)
     if found is not None:  # the size of the region's own result
@@ -296,7 +315,11 @@ def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> tuple[in
     most = written if not decision.taken and _PICKING.search(decision.op) else math.inf
     weights = sum(int(min(each.nbytes, most)) for each in read if each.kind == WEIGHT)
     others = sum(int(min(each.nbytes, most)) for each in read if each.kind != WEIGHT)
-    return weights, others + written
+    again = 0
+    if decision.taken and title_of(decision.op) == "recurrent":
+        steps = graph.values[call.writes[0]].shape[0]  # the first result has one row for each step
+        again = (int(steps) - 1) * weights
+    return Moved(weights=weights, again=again, read=others, written=written)
 
 
 def memory_of(executable: Executable, model_file: int | None) -> Memory:

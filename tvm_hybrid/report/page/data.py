@@ -221,6 +221,11 @@ def _share(data: PageData, which: Callable[[RegionCard], bool]) -> float | None:
     return sum(each.work.share or 0.0 for each in data.regions if which(each))
 
 
+def _counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 call", "2 calls"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _matters(share: float | None) -> bool:
     return share is None or share >= LEAST_SHARE
 
@@ -262,9 +267,9 @@ def _left(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     if left and share is not None and share >= LEAST_SHARE:
         yield Advice(
             title="Operators without a template",
-            text=f"{len(left)} calls are left to the generic schedule, which is vectorised and "
-            f"parallel, but not tuned. The slowest: {left[0].op}. No option changes that; "
-            "the list tells the reasons.",
+            text=f"The generic schedule builds {_counted(len(left), 'call')}. Its code is "
+            f"vectorised and parallel, but not tuned. The slowest is {left[0].op}. No option "
+            "changes that; the list below tells the reasons.",
             share=share,
         )
 
@@ -274,8 +279,9 @@ def _reorders(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     if data.reorders and _matters(share):
         yield Advice(
             title="Reorders between layouts",
-            text=f"{len(data.reorders)} tensors are copied into another layout. A search finds "
-            "out whether other layouts need fewer of them.",
+            text="Copying tensors into another layout takes "
+            f"{_counted(len(data.reorders), 'kernel')}. A search finds out whether other layouts "
+            "need fewer copies.",
             command="tvm-hybrid tune MODEL --layouts joint --records r.jsonl",
             share=share,
         )
@@ -332,8 +338,9 @@ def _outside(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     if total and outside is not None and outside > LEAST_OUTSIDE * total:
         yield Advice(
             title="Time between kernels",
-            text=f"Up to {outside:.1f} us of a run are spent between {len(data.regions)} calls. "
-            "A larger batch shares them among more samples.",
+            text=f"Up to {outside:.1f} us of a run are spent outside of its "
+            f"{_counted(len(data.regions), 'kernel call')}. A larger batch shares them among more "
+            "samples.",
             share=outside / total,
         )
 
@@ -344,8 +351,9 @@ def _records(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     if count and _matters(share):
         yield Advice(
             title="No tuning records",
-            text=f"{count} regions have configurations that a formula chose. It is mostly "
-            "within a few percent of the best; tuning finds out, and never makes it slower.",
+            text=f"A formula chose the configuration of {_counted(count, 'region')}. Its choice is "
+            "mostly within a few percent of the best. Tuning measures that, and keeps the "
+            "formula's choice where nothing is faster.",
             command="tvm-hybrid tune MODEL --records r.jsonl",
             share=share,
         )

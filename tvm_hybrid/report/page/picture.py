@@ -173,7 +173,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     flops : int
         Operations; 0 if they are not counted.
     nbytes : int
-        Bytes of the tensors that are read and written; 0 if a size is dynamic.
+        Bytes that are moved, as in `Moved`; 0 if a size is dynamic.
     gflops, gbytes : float or None
         1e9 operations and bytes a second.
     of_peak : float or None
@@ -205,6 +205,30 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that a call moves; all are 0 if a size is dynamic.
+
+    Attributes
+    ----------
+    weights : int
+        Weights, each once.
+    again : int
+        Weights that a recurrent layer reads again, in each step after the first.
+    read, written : int
+        Other tensors that it reads and writes, each once.
+    """
+
+    weights: int = 0
+    again: int = 0
+    read: int = 0
+    written: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.again + self.read + self.written
+
+
 class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a kernel: its content, the reasons, and its time.
 
@@ -226,6 +250,8 @@ class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
         The tuning record that it was built with; "" if none.
     reads, writes : list of Tensor
         Its tensors.
+    moved : Moved
+        Bytes that it moves.
     work : Work
         Its time and work.
     """
@@ -247,4 +273,5 @@ class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     reads: list[Tensor]
     writes: list[Tensor]
+    moved: Moved
     work: Work

@@ -50,7 +50,11 @@ function operations(flops) {
 const facts = (pairs) => element("dl", { class: "facts" },
   pairs.filter(([, value]) => known(value) && value !== "").map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 const boundKind = (work) => (["", "compute"].includes(work.bound) ? work.bound : "memory");
-const code = (text) => element("code", {}, text);
+// Text breaks at spaces; a name that is longer than a line breaks behind "_".
+const word = (text) => element("span", { class: "word" }, text.split(/(?<=_)/).flatMap((part, place) => (place ? [element("wbr"), part] : [part])));
+const code = (text) => element("code", {}, String(text).split(/( )/).map((part) => (part.includes("_") ? word(part) : part)));
+// A text with `code` in it.
+const marked = (text) => text.split("`").map((part, place) => (place % 2 ? code(part) : part));
 
 const tip = byId("tip");
 function tipFor(node, text) {

@@ -33,6 +33,10 @@ function drawGraph() {
   if (fit >= 0.55) showAll();
   else {
     centre(0, 0.85);
+    // Starts at the model's first input, without an empty part beside the picture.
+    const width = canvas.clientWidth / view.scale;
+    const spare = picture.width + 40 - width;
+    view.x = spare > 0 ? Math.min(Math.max(view.x, -20), spare - 20) : (picture.width - width) / 2;
     view.y = -40;
     place();
   }

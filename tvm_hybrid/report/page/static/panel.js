@@ -27,7 +27,7 @@ function showRegion(region) {
       ["value", code(region.node)],
       ["time", known(work.us) ? `${time(work.us)}, ${percent(work.share)} of all kernels` : ""],
       ["operations", operations(work.flops)],
-      ["bytes", work.nbytes ? bytes(work.nbytes) : region.reads.length ? "known at run time" : ""],
+      ["bytes", work.nbytes ? `${bytes(work.nbytes)}${region.moved.again ? ", weights in each step" : ""}` : region.reads.length ? "known at run time" : ""],
       ["speed", known(work.gflops) ? `${digits(work.gflops)} GFLOP/s, ${percent(work.of_peak)} of the ${work.dtype} peak` : ""],
       ["traffic", known(work.gbytes) ? `${digits(work.gbytes)} GB/s` : ""],
       ["by the roof", roof],

@@ -32,10 +32,11 @@ function drawRoofline() {
     shape("text", { x: (PLOT.left + PLOT.width) / 2, y: PLOT.height - 8, "text-anchor": "middle" }, "operations for each byte of the tensors"),
     shape("text", { transform: `translate(15 ${PLOT.height / 2}) rotate(-90)`, "text-anchor": "middle" }, "GFLOP/s"));
   const start = Math.max(10 ** across[0], 10 ** up[0] / limits.bandwidth);
+  const labels = [];
   used.forEach((dtype) => {
     const peak = limits.peaks[dtype];
-    svg.append(shape("path", { class: "roof", d: `M${x(start)} ${y(start * limits.bandwidth)}L${x(peak / limits.bandwidth)} ${y(peak)}L${x(10 ** across[1])} ${y(peak)}` }),
-      shape("text", { class: "strong", x: x(peak / limits.bandwidth) + 4, y: y(peak) - 7 }, `${dtype}: ${digits(peak)} GFLOP/s`));
+    svg.append(shape("path", { class: "roof", d: `M${x(start)} ${y(start * limits.bandwidth)}L${x(peak / limits.bandwidth)} ${y(peak)}L${x(10 ** across[1])} ${y(peak)}` }));
+    labels.push(shape("text", { class: "strong", x: x(peak / limits.bandwidth) + 4, y: y(peak) - 7 }, `${dtype}: ${digits(peak)} GFLOP/s`));
   });
   const most = Math.max(...peaks);
   for (const { name, bandwidth } of [{ name: "memory", bandwidth: limits.bandwidth }, ...limits.caches]) {
@@ -45,7 +46,7 @@ function drawRoofline() {
     const half = Math.sqrt(first * last);
     const slope = Math.atan2(y(half * bandwidth) - y(2 * half * bandwidth), x(2 * half) - x(half)) * -180 / Math.PI;
     if (name !== "memory") svg.append(shape("path", { class: "roof cache", d: `M${x(first)} ${y(first * bandwidth)}L${x(last)} ${y(most)}` }));
-    svg.append(shape("text", { class: "strong", transform: `translate(${x(half) - 8} ${y(half * bandwidth) - 8}) rotate(${slope.toFixed(1)})`, "text-anchor": "middle" }, `${name}: ${digits(bandwidth)} GB/s`));
+    labels.push(shape("text", { class: "strong", transform: `translate(${x(half) - 8} ${y(half * bandwidth) - 8}) rotate(${slope.toFixed(1)})`, "text-anchor": "middle" }, `${name}: ${digits(bandwidth)} GB/s`));
   }
   points = [...rows].sort((a, b) => b.work.us - a.work.us).map((row) => {
     const radius = 4.5 + 13 * Math.sqrt(row.work.share || 0);
@@ -58,6 +59,7 @@ function drawRoofline() {
     svg.append(node);
     return { row, node };
   });
+  svg.append(...labels); // above the points, which would hide them
   byId("roofline-view").append(svg);
 }
 function span(values) {
