@@ -35,6 +35,27 @@ def test_tvm_says_whether_it_has_a_compiler() -> None:
     assert not runtime.only_runtime()
 
 
+def test_a_check_comes_before_llvm() -> None:
+    """Every build for a CPU calls `target.build.llvm`; the test puts back what was there."""
+    name, seen = "target.build.llvm", []
+    before = tvm.get_global_func(name)
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+
+    def refuse(mod: ir.IRModule, target: tvm.target.Target) -> None:
+        seen.append((len(mod.functions), str(target.kind)))
+        if len(seen) > 1:
+            raise CompileError("refused")
+
+    try:
+        runtime.check_builds(refuse)
+        tvm.compile(nothing.with_attr("global_symbol", "nothing"), host_target())
+        with pytest.raises(CompileError, match="refused"):
+            tvm.tirx.build(nothing.with_attr("global_symbol", "nothing"), host_target())
+    finally:
+        tvm.register_global_func(name, before, override=True)
+    assert seen == [(1, "llvm"), (1, "llvm")]
+
+
 def test_a_pool_has_the_threads_asked_for_and_is_not_bound() -> None:
     def configured() -> tuple[int, int, set[int]]:
         cpus = 3 * sorted(os.sched_getaffinity(0))

@@ -12,7 +12,6 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 
 import tvm_hybrid
-from microkernels.base.tvm_compat.runtime import check_builds
 from tests.tvm_hybrid.small_models import mlp_module, run_python
 from tvm_hybrid.errors import TargetError
 from tvm_hybrid.targets.build_check import NEEDS
@@ -118,19 +117,6 @@ def test_kernels_that_the_pipeline_leaves_in_tir_name_their_needs() -> None:
 def test_programs_of_others_are_built_as_ever() -> None:
     for configuration in PLAINER:
         tvm.compile(added(), Target(configuration))
-
-
-def test_a_check_comes_before_llvm() -> None:
-    name, seen = "target.build.llvm", []
-    before = tvm.get_global_func(name)
-    try:
-        check_builds(lambda mod, target: seen.append((len(mod.functions), str(target.kind))))
-        tvm.compile(added(), Target(PLAINER[0]))
-    finally:
-        tvm.register_global_func(name, before, override=True)
-    assert seen == [(1, "llvm")]
-    tvm.compile(added(), Target(PLAINER[0]))
-    assert len(seen) == 1
 
 
 IN_CHILD = """
