@@ -12,9 +12,9 @@ So operators that round nothing allow no difference: moved values and integers m
 integer that noise changes is near a tie, and may differ. Where operands are rounded to bfloat16,
 all bytes of a tensor may differ if noise changes one, since few passes find few of its ties. In
 half of the passes, exponentials give 0 for tiny results, and products that an addition reads do not
-overflow. A sum of finite terms that may overflow on the way, in another order or with a factor on
-its weights, is not compared, nor is a result that float32, computed literally, carries beyond the
-tolerance.
+overflow, nor do products that a constant multiplies, as it may be folded into their weight. A sum
+of finite terms that may overflow on the way, in another order or with that constant on its weight,
+is not compared, nor is a result that float32, computed literally, carries beyond the tolerance.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from .folding import folded_factors
 from .operator_kinds import (
     EXACT,
     EXPONENTIALS,
@@ -105,6 +106,7 @@ class Oracle:
         self._nodes = list(model.graph.node)
         self._opset = next(each.version for each in model.opset_import if not each.domain)
         self._given = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        constants = self._given.keys() - feeds.keys()
         self._given.update(feeds)
         self._parameters = {
             name
@@ -118,8 +120,9 @@ class Oracle:
         products = any(node.op_type in ROUNDED for node in self._nodes)
         self._bf16 = precision == "bf16" and products
         self._winograd = WINOGRAD_NOISE[fast_math]
-        self._magnitudes: dict[int, list[Array]] = {}
+        self._magnitudes: dict[tuple[int, bool], list[Array]] = {}
         self.plain = self._literally()
+        self._folded = folded_factors(self._nodes, self.plain, constants, self._names)
 
     def _literally(self) -> dict[str, Array]:
         """Every value, computed in the types that the model states."""
@@ -174,7 +177,8 @@ class Oracle:
                     continue
                 wide = np.asarray(result).astype(np.float64)
                 if noise is not None and rounds:
-                    wide = wide + self._rounding(place, number, wide, noise)
+                    folded = self._folded.get(name) if fused else None
+                    wide = wide + self._rounding(place, number, wide, noise, folded)
                 if noise is not None and self._bf16 and kind == np.float32:
                     wide = _times_noise(wide, BF16_NOISE, noise)
                 if noise is not None and node.op_type not in SIGNED:  # such as Min of 0, -0
@@ -182,7 +186,8 @@ class Oracle:
                     wide = np.where(wide == 0, zeros, wide)
                 if fused and node.op_type in EXPONENTIALS:
                     wide = np.where(np.abs(wide) < FLUSHED, 0, wide)
-                free = fused and node.op_type == "Mul" and name in self._fusible
+                added = node.op_type == "Mul" and name in self._fusible
+                free = fused and (added or name in self._folded)
                 values[name] = wide if free else np.asarray(_in_range(wide, kind))
         return values
 
@@ -210,15 +215,20 @@ class Oracle:
         return unit * (NOISE if unit <= 2.0**-24 else HALF_NOISE)
 
     def _rounding(
-        self, place: int, number: int, result: Array, noise: np.random.Generator
+        self,
+        place: int,
+        number: int,
+        result: Array,
+        noise: np.random.Generator,
+        folded: Array | None,
     ) -> Array:
-        """The noise to add to a result."""
+        """The noise to add to a result; `folded`: the factor of its weight."""
         node = self._nodes[place]
         bound = self._bound(node)
         size = np.abs(result)
         if node.op_type in SUMS:
             shapes = [self.plain[name].shape for name in node.input if name]
-            size = self._magnitude(place, number, result)
+            size = self._magnitude(place, number)
             bound *= growth(length(node.op_type, shapes, result.shape))
         with np.errstate(all="ignore"):
             amount = bound * size
@@ -227,20 +237,26 @@ class Oracle:
                 amount = amount + self._winograd * np.sqrt(np.mean(finite**2))
             amount = np.where(np.isfinite(amount), amount, 0)
             if node.op_type in SUMS:
+                if folded is not None:  # a finite term may overflow beside an infinite one
+                    size = self._magnitude(place, number, finite=True) * np.abs(folded)
                 amount = np.where(np.isfinite(size) & (size > _LARGEST_SUM), np.nan, amount)
             return amount * noise.uniform(-1, 1, result.shape)
 
-    def _magnitude(self, place: int, number: int, result: Array) -> Array:
-        """The sum of the absolute values of a sum's terms."""
-        if place not in self._magnitudes:
+    def _magnitude(self, place: int, number: int, finite: bool = False) -> Array:
+        """The sum of the absolute values of a sum's terms, or of its finite terms."""
+        if (place, finite) not in self._magnitudes:
             node = self._nodes[place]
             inputs = [_widened(self.plain[name]) if name else None for name in node.input]
             sizes = [
-                np.abs(each) if each is not None and each.dtype == np.float64 else each
+                _size(each, finite) if each is not None and each.dtype == np.float64 else each
                 for each in inputs
             ]
-            self._magnitudes[place] = run_node(node, sizes, self._opset)
-        return np.abs(self._magnitudes[place][number])
+            self._magnitudes[place, finite] = run_node(node, sizes, self._opset)
+        return np.abs(self._magnitudes[place, finite][number])
+
+
+def _size(array: Array, finite: bool) -> Array:
+    return np.where(np.isfinite(array), np.abs(array), 0) if finite else np.abs(array)
 
 
 def _times_noise(array: Array, bound: float, noise: np.random.Generator) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 
 from tests.onnx_builder import OnnxBuilder
 
@@ -128,3 +129,53 @@ def test_bytes_of_bfloat16_operands_may_be_one_apart() -> None:
     g.output(g.node("QuantizeLinear", y, scale, point), (6, 8), np.uint8)
     assert expected(g.model()).tolerance.mean() < 0.1
     assert expected(g.model(), precision="bf16").tolerance.min() >= 1
+
+
+def scaled(op: str, by: float, *, constant: bool = True, relu: bool = False) -> onnx.ModelProto:
+    """op(x @ ones, by), with x: [5, 3]; `by` is a constant or the input "by"."""
+    g = OnnxBuilder()
+    y = g.node("MatMul", g.input("x", (5, 3)), g.constant(np.ones((3, 1), np.float32)))
+    number = g.constant(np.float32(by)) if constant else g.input("by", ())
+    g.output(g.node(op, g.node("Relu", y) if relu else y, number), (5, 1))
+    return g.model()
+
+
+ROWS = np.float32(
+    [[3e38, 3e38, 1], [np.inf, -3e38, 3e37], [np.inf, 1, 1], [np.inf, -np.inf, 1], [1, 2, 4]]
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "by", "free"),
+    [
+        ("Mul", 0.0, [0]),  # the sum overflows; the sum with weights 0 does not
+        ("Mul", -10.0, [0, 1]),  # -3e38 * -10 overflows beside an infinite term
+        ("Div", -0.1, [0, 1]),
+        ("Div", 2.0, [0]),
+        ("Add", 0.0, [0]),  # the sum overflows on the way in other orders
+    ],
+)
+def test_a_constant_may_be_folded_into_the_weight(op: str, by: float, free: list[int]) -> None:
+    wanted = Oracle(scaled(op, by), {"x": ROWS}).outputs()[0]
+    assert np.flatnonzero(np.isinf(wanted.tolerance)).tolist() == free
+    right = wanted.value.astype(np.float32)
+    assert not difference(right, wanted, right)
+    for row in set(range(5)).difference(free):
+        wrong = right.copy()
+        wrong[row] = np.nan if not np.isnan(right[row]) else 0
+        assert "1 of 5 elements" in difference(wrong, wanted, right)
+
+
+def test_only_a_constant_next_to_a_product_is_folded() -> None:
+    for model, feeds in (
+        (scaled("Mul", 0.0, constant=False), {"by": np.float32(0)}),
+        (scaled("Mul", 0.0, relu=True), {}),
+    ):
+        wanted = Oracle(model, {"x": ROWS, **feeds}).outputs()[0]
+        assert np.isnan(wanted.value[0]) and not wanted.tolerance[0]
+    # Another reader of the sum needs it without the factor.
+    model = scaled("Mul", 0.0)
+    name = model.graph.node[0].output[0]
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, (5, 1)))
+    wanted = Oracle(model, {"x": ROWS}).outputs()[0]
+    assert np.isnan(wanted.value[0]) and not wanted.tolerance[0]
