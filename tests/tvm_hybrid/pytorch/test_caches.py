@@ -53,6 +53,13 @@ def read_before(cache: Any, x: Any, start: Any) -> Any:
     return old + cache
 
 
+def kernels() -> list[str | None]:
+    """Kernels of the only program."""
+    executable = only_program().executable
+    assert executable is not None
+    return [each.kernel for each in executable.explain()]
+
+
 @pytest.fixture
 def same(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Records for each run of a graph whether its first result is one of the arguments."""
@@ -107,8 +114,7 @@ def test_updates(
             assert torch.equal(cache, other)
     assert cache.data_ptr() == where
     assert same == [CASES[update][1]] * 2
-    kernels = [each.kernel for each in only_program().executable.explain()]
-    assert ("row_update" in kernels) == (update is not by_places)
+    assert ("row_update" in kernels()) == (update is not by_places)
 
 
 def test_a_cache_that_lies_elsewhere_is_copied(same: list[bool]) -> None:
@@ -141,6 +147,5 @@ def test_prompts_of_any_length(same: list[bool]) -> None:
             found, wanted = call(caches[0], x, starts[0]), by_range(caches[1], x, starts[1])
             torch.testing.assert_close(found, wanted)
             assert torch.equal(*caches)
-    kernels = [each.kernel for each in only_program().executable.explain()]
-    assert "row_update" in kernels
+    assert "row_update" in kernels()
     assert same == [True] * 3
