@@ -14,8 +14,8 @@ CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || comman
 # PyTorch has a separate environment on top of .venv: TVM imports PyTorch if it is installed.
 TORCH := $(VENV)/torch
 TORCH_STAMP := $(TORCH)/.installed
-TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py \
-	tests/tvm_hybrid/test_nn_modules.py notebooks/pytorch.ipynb
+TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/frontend/test_nn_modules.py \
+	notebooks/pytorch.ipynb
 # Packages written for ONNX Runtime: they want other versions than .venv and PyTorch's environment have.
 SHIMMED := $(VENV)/packages
 SHIMMED_STAMP := $(SHIMMED)/.installed

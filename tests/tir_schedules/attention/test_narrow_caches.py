@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tir_schedules.attention.dynamic.test_open_attention import attention
+from tests.tir_schedules.attention.test_open_attention import attention
 from tests.tir_schedules.attention_regions import case, values
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.stand_ins import running
-from tests.tir_schedules.attention.dynamic.test_growing import BOTH, REGION
-from tests.tir_schedules.attention.dynamic.test_open_attention import KEYS, attention, f32
-from tests.tir_schedules.attention.dynamic.test_seen_keys import hidden
+from tests.tir_schedules.attention.test_growing import BOTH, REGION
+from tests.tir_schedules.attention.test_open_attention import KEYS, attention, f32
+from tests.tir_schedules.attention.test_seen_keys import hidden
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (

@@ -10,7 +10,7 @@ import pytest
 
 from relay_passes.lower_module import count_regions
 from relay_passes.pipeline_options import PipelineOptions
-from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved, write_first
+from tests.tvm_hybrid.tuning.test_joint_layout import convolved, write_first
 from tvm_hybrid.bench import compare_layouts as module
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import RecordError

@@ -14,8 +14,8 @@ from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import Permission
 from microkernels.isa import host_isa, isa_named
 from microkernels.machines.host import MACHINE_VARIABLE
-from tests.tvm_hybrid.runtime.affinity.made_up import two_sockets
-from tests.tvm_hybrid.runtime.affinity.test_weights import Recorded
+from tests.tvm_hybrid.runtime.simulated_machines import two_sockets
+from tests.tvm_hybrid.runtime.test_weights import Recorded
 from tvm_hybrid.cli.machine import OK, VARIABLES, WARNING, examine, places
 from tvm_hybrid.runtime import weights
 

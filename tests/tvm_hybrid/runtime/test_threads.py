@@ -12,7 +12,7 @@ import pytest
 
 import tvm_hybrid
 from tests.conftest import THREADS
-from tests.tvm_hybrid.runtime.affinity.made_up import machine
+from tests.tvm_hybrid.runtime.simulated_machines import machine
 from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import TargetError

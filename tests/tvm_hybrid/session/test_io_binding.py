@@ -13,7 +13,7 @@ from tvm import IRModule, relax, tirx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.test_input_alignment import at_offset
+from tests.tvm_hybrid.executable.test_input_alignment import at_offset
 from tvm_hybrid.errors import FeedError, OptionError
 from tvm_hybrid.session.bound_run import BoundRun, Place, refuse_overlap, room_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from relay_passes.lower_module import count_regions
 from relay_passes.pipeline_options import PipelineOptions
-from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved
+from tests.tvm_hybrid.tuning.test_joint_layout import convolved
 from tir_schedules.core.region import Region
 from tvm_hybrid import tuning
 from tvm_hybrid.errors import ConfigError

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from microkernels.machines.machine import Machine
-from tests.tvm_hybrid.processes import children
+from tests.tvm_hybrid.tuning.processes import children
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions

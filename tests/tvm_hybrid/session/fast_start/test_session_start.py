@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
+from tests.tvm_hybrid.session.test_open_values import merged_decoder
 from tvm_hybrid import InferenceSession, SessionOptions, Stage
 from tvm_hybrid.errors import CompileError, FeedError, OptionError, SessionClosedError, ShapeError
 from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
@@ -19,7 +20,6 @@ from tvm_hybrid.session.fast_start import background
 from tvm_hybrid.session.fast_start.background import Compilation, NumpyAnswers
 
 from ...small_models import mlp_module, run_python
-from ...test_open_values import merged_decoder
 
 pytestmark = pytest.mark.turns
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from microkernels.machines.machine import Machine
-from tests.tvm_hybrid.processes import children
+from tests.tvm_hybrid.tuning.processes import children
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
 from tvm_hybrid.tuning.rpc.worker import Address, Tracker

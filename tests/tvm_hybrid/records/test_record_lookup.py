@@ -12,6 +12,7 @@ import pytest
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision
+from tests.tvm_hybrid.tuning.conftest import MakeRecord
 from tvm_hybrid.errors import RecordError
 from tvm_hybrid.explain.explanation import Explanation
 from tvm_hybrid.records import record_lookup
@@ -19,8 +20,6 @@ from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import Located, RecordFile
 from tvm_hybrid.records.record_lookup import RecordLookup, lookup_of
 from tvm_hybrid.records.record_store import RecordStore, trusted
-
-from ...tuning.conftest import MakeRecord
 
 Write = Callable[..., Record]
 

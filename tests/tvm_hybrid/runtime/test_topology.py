@@ -15,7 +15,7 @@ from tvm_hybrid.runtime.topology import (
     read_topology,
 )
 
-from .made_up import machine, two_sockets
+from .simulated_machines import machine, two_sockets
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.relay_passes.graphs import module
 from tests.relay_passes.lift.test_lift_programs import legalized
 from tests.stand_ins import running
 from tests.tir_schedules.tensorize.programs import Tensor, function, summed
-from tests.tvm_hybrid.test_input_alignment import at_offset
+from tests.tvm_hybrid.executable.test_input_alignment import at_offset
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.runtime.feeds import tensor_of
 

@@ -25,7 +25,7 @@ from tvm_hybrid.cli import group, main
 
 pytestmark = pytest.mark.turns
 
-RUN = "import runpy, sys; runpy.run_module('tests.tvm_hybrid.interrupted', run_name='__main__')"
+RUN = "import runpy, sys; runpy.run_module('tests.tvm_hybrid.cli.interrupted', run_name='__main__')"
 
 
 def test_every_command_at_some_moments(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from relay_passes.ir.stages import Stage, listening, size_of
 from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.onnx_models import saved, two_layers
+from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid import compile as compile_model
 from tvm_hybrid import tune
 from tvm_hybrid.cli import main
@@ -23,9 +25,6 @@ from tvm_hybrid.errors import CompileError
 from tvm_hybrid.frontend.onnx.operators import why_unsupported
 from tvm_hybrid.runtime.places import on_cpus
 from tvm_hybrid.tuning import Trial
-
-from .onnx_models import saved, two_layers
-from .small_models import mlp_module
 
 pytestmark = pytest.mark.turns
 

@@ -12,6 +12,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
+from tests.tvm_hybrid.tuning.conftest import MakeRecord
 from tir_schedules.core import template
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.core.size import SymbolicSize
@@ -25,8 +26,6 @@ from tvm_hybrid.records.nearest_record import (
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore
-
-from ...tuning.conftest import MakeRecord
 
 
 @pytest.fixture(autouse=True)

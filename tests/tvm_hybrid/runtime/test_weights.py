@@ -16,7 +16,7 @@ from tvm_hybrid.runtime.threads import resolve_setting
 from tvm_hybrid.runtime.topology import host_topology
 from tvm_hybrid.runtime.weights import PAGE, LinuxCalls, nodes_for, place_weights, refusal
 
-from .made_up import machine, two_sockets
+from .simulated_machines import machine, two_sockets
 
 
 class Recorded:

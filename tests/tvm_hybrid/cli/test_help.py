@@ -9,11 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.tvm_hybrid.small_models import ROOT, run_python
 from tools.public_face import public_commands
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.group import COMMANDS, EXAMPLES, cli
-
-from .small_models import ROOT, run_python
 
 HEAVY = ("tvm", "numpy", "onnx", "msgspec", "ml_dtypes", "xgboost", "onnxruntime")
 NAMES = [name.removeprefix("tvm-hybrid ") for name in public_commands() if name != "tvm-hybrid"]

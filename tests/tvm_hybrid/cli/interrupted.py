@@ -1,6 +1,6 @@
 """Runs commands in children of a fresh process and interrupts them (SIGINT) at chosen moments.
 
-    python -m tests.tvm_hybrid.interrupted MODEL FOLDER SEED
+    python -m tests.tvm_hybrid.cli.interrupted MODEL FOLDER SEED
 
 Prints a line of JSON for each command. Modules are imported before, so that a child gets to work at
 once. Orphans become children of this process, which thus finds processes that a command leaves

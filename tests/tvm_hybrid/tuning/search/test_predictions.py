@@ -7,10 +7,14 @@ import random
 import numpy as np
 import pytest
 
+from tests.tvm_hybrid.tuning.synthetic import (
+    load_recording,
+    product,
+    synthetic_records,
+    write_recording,
+)
 from tvm_hybrid.tuning.recordings.simulate import Recording
 from tvm_hybrid.tuning.search.model_search import ModelSearch
-
-from ...synthetic import load_recording, product, synthetic_records, write_recording
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from microkernels.base.errors import CompileError
 from relay_passes.ir.decisions import Decision
 from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.onnx_models import reference, two_layers
 from tvm_hybrid.bench import verify as verify_module
 from tvm_hybrid.bench.bench_tables import verify_table
 from tvm_hybrid.bench.compare import Tolerance
@@ -17,8 +18,6 @@ from tvm_hybrid.bench.peers import onnx_runtime
 from tvm_hybrid.bench.peers.contestants import ContestantError
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.verify import find_first_difference, locate, verify
-
-from ...onnx_models import reference, two_layers
 
 Evaluate = Callable[[onnx.ModelProto, Mapping[str, np.ndarray]], tuple[list, list[Decision]]]
 

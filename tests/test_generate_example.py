@@ -21,10 +21,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
+from tests.tvm_hybrid.small_models import ROOT
 from tools.decoding.llama import Sizes
 from tools.decoding.onnx_files import model
-
-from .small_models import ROOT
 
 _SPEC = importlib.util.spec_from_file_location("generate", ROOT / "examples" / "generate.py")
 assert _SPEC is not None and _SPEC.loader is not None

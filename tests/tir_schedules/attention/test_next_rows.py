@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.tir_schedules.attention.dynamic.test_open_attention import KEYS, attention, check
+from tests.tir_schedules.attention.test_open_attention import KEYS, attention, check
 from tests.tir_schedules.open_regions import OpenKernel
 from tests.tir_schedules.run_region import ISAS, highest_native, machine_for
 from tir_schedules.core.template import template_for

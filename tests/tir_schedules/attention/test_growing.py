@@ -8,7 +8,7 @@ import pytest
 from microkernels.machines.machine import Machine
 from tests.guard import guarded
 from tests.stand_ins import running
-from tests.tir_schedules.attention.dynamic.test_open_attention import PAST, attention, f32
+from tests.tir_schedules.attention.test_open_attention import PAST, attention, f32
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
     BF16_ISAS,

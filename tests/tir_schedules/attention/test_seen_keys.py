@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.tir_schedules.attention.dynamic.test_open_attention import KEYS, attention
+from tests.tir_schedules.attention.test_open_attention import KEYS, attention
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
     ISAS,

@@ -12,7 +12,7 @@ from tvm_hybrid.errors import TargetError
 from tvm_hybrid.runtime.places import PoolSetting
 from tvm_hybrid.runtime.threads import resolve_setting, resolve_threads
 
-from .made_up import machine, two_sockets
+from .simulated_machines import machine, two_sockets
 
 
 @pytest.mark.parametrize(

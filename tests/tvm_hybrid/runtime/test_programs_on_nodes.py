@@ -16,7 +16,7 @@ from tvm_hybrid.runtime import weights
 from tvm_hybrid.runtime.topology import ALLOWED_CPUS, Topology
 from tvm_hybrid.runtime.weights import PAGE
 
-from .made_up import machine
+from .simulated_machines import machine
 from .test_weights import Recorded
 
 W = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)

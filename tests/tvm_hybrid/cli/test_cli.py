@@ -15,15 +15,14 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.onnx_models import reference, saved, two_layers
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.base.console import print_json
 from tvm_hybrid.cli.group import COMMANDS, cli
 
-from .onnx_models import reference, saved, two_layers
-
 pytestmark = pytest.mark.turns
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 X = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
 
 

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.small_models import ROOT
 from tools.decoding import __main__ as command
 from tools.decoding import steps, table
 from tools.decoding.engines import STEPS, tokens
@@ -25,8 +26,6 @@ from tools.decoding.reader import READER, STREAMS, Reader, weight_bytes
 from tools.decoding.sessions import OnnxRuntime, Ours
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 from tvm_hybrid.report.timing import ContestantError
-
-from .small_models import ROOT
 
 TOKENS, SIZE = 99, 16
 

@@ -13,10 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tools.open_shapes
 import tvm_hybrid
+from tests.tvm_hybrid.onnx_models import saved, two_layers
 from tvm_hybrid.errors import FeedError, ModelError, ShapeError
 from tvm_hybrid.session.programs import MOST_PROGRAMS
-
-from .onnx_models import saved, two_layers
 
 pytestmark = pytest.mark.turns
 
