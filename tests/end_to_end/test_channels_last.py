@@ -8,14 +8,10 @@ import numpy as np
 from tvm import relax
 
 import tvm_hybrid
-from tests.relay_passes.graphs import constant, module, run
+from tests.relay_passes.graphs import bind, constant, module, run
 
 op = relax.op
 SHAPE = (1, 3, 20, 18)
-
-
-def bind(x: relax.Expr) -> relax.Expr:
-    return relax.BlockBuilder.current().emit(x)
 
 
 def layer(x: relax.Expr, *shape: int, **attrs: Any) -> relax.Expr:

@@ -48,6 +48,16 @@ def module(body: Body, *inputs: tuple[tuple[int, ...], str]) -> IRModule:
     return relax.transform.EliminateCommonSubexpr()(fold_weights()(canonical))
 
 
+def bind(expr: relax.Expr) -> relax.Var:
+    """Binds an expression to a variable now, so that a body decides the order of bindings."""
+    return relax.BlockBuilder.current().emit(expr)
+
+
+def number(value: float) -> relax.Expr:
+    """A float32 constant without dimensions."""
+    return relax.const(np.float32(value))
+
+
 def partitioned(mod: IRModule) -> tuple[IRModule, DecisionLog]:
     """The module with its regions formed, and the reasons of operators outside regions."""
     decisions: DecisionLog = []

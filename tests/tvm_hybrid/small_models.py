@@ -81,6 +81,11 @@ def several() -> Executable:
     return tvm_hybrid.compile(several_module(), num_threads=1)
 
 
+def operators(executable: Executable) -> list[str]:
+    """Operators of each region, and of each generic kernel that is no reorder."""
+    return [each.op for each in executable.explain() if each.op != "reorder"]
+
+
 def run_python(
     code: str, *arguments: object, path: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from tvm.relax import op
 
 from relay_passes.bfloat16.narrow_products import narrow_products
 from relay_passes.canonicalize.softmax import safe_softmax
-from tests.relay_passes.graphs import Body, module, run
+from tests.relay_passes.graphs import Body, module, number, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays
 
 Q, K = ((2, 5, 8), "bfloat16"), ((2, 7, 8), "bfloat16")
@@ -24,10 +24,6 @@ def wide(x: relax.Expr) -> relax.Expr:
 
 def narrow(x: relax.Expr) -> relax.Expr:
     return op.astype(x, "bfloat16")
-
-
-def number(value: float) -> relax.Expr:
-    return relax.const(np.float32(value))
 
 
 def product(a: relax.Expr, b: relax.Expr) -> relax.Expr:

@@ -15,16 +15,11 @@ from relay_passes.ir.graph import op_name
 from relay_passes.lower_module import passes_through
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
-from tests.relay_passes.graphs import TARGET, module, run
+from tests.relay_passes.graphs import TARGET, module, number, run
 from tests.relay_passes.quantized import operators, tidy
 
 op = relax.op
 Q, KV = ((2, 5, 3, 8), "float32"), ((2, 5, 3, 8), "float32")
-
-
-def number(value: float) -> relax.Expr:
-    """A f32 constant."""
-    return relax.const(np.float32(value))
 
 
 def decomposed(mod: IRModule) -> IRModule:

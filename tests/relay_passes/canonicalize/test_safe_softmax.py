@@ -11,18 +11,13 @@ from tvm import relax
 from relay_passes.canonicalize.softmax import safe_softmax
 from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from tests.relay_passes.graphs import TARGET, constant, module, run
+from tests.relay_passes.graphs import TARGET, constant, module, number, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays, operators
 
 op = relax.op
 Q, K, V = ((2, 3, 5, 8), "float32"), ((2, 3, 8, 7), "float32"), ((2, 3, 7, 8), "float32")
 MASK, SEEN = ((2, 1, 5, 7), "float32"), ((2, 1, 5, 7), "bool")
 Body = Callable[..., relax.Expr]
-
-
-def number(value: float) -> relax.Expr:
-    """A f32 constant."""
-    return relax.const(np.float32(value))
 
 
 def scaled(q: relax.Expr, k: relax.Expr) -> relax.Expr:

@@ -8,7 +8,7 @@ from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.concatenations import sink_concat
-from tests.relay_passes.graphs import Body, constant, module, operators, partitioned, regions
+from tests.relay_passes.graphs import Body, bind, constant, module, operators, partitioned, regions
 
 op = relax.op
 F = "float32"
@@ -17,11 +17,6 @@ A, B = ((1, 7, 7, 16), F), ((1, 7, 7, 24), F)
 
 def values(expr: relax.Expr) -> np.ndarray:
     return expr.value.numpy()
-
-
-def emit(expr: relax.Expr) -> relax.Expr:
-    """Binds an expression, so that the test decides the order of bindings."""
-    return relax.BlockBuilder.current().emit(expr)
 
 
 def assert_sunk(before: Body, after: Body, *inputs: tuple[tuple[int, ...], str]) -> None:
@@ -40,10 +35,10 @@ def test_constants_are_split() -> None:
         return op.nn.relu(op.multiply(scale, op.concat([op.exp(a), b], -1)))
 
     def after(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        a = emit(op.exp(a))
-        first = emit(op.multiply(relax.const(values(scale)[:16]), a))
-        second = emit(op.multiply(relax.const(values(scale)[16:]), b))
-        return op.concat([emit(op.nn.relu(first)), emit(op.nn.relu(second))], 3)
+        a = bind(op.exp(a))
+        first = bind(op.multiply(relax.const(values(scale)[:16]), a))
+        second = bind(op.multiply(relax.const(values(scale)[16:]), b))
+        return op.concat([bind(op.nn.relu(first)), bind(op.nn.relu(second))], 3)
 
     assert_sunk(before, after, A, B)
 
@@ -56,8 +51,8 @@ def test_constants_along_other_axes_are_not(shape: tuple[int, ...]) -> None:
         return op.add(op.concat([op.exp(a), op.exp(b)], 3), shift)
 
     def after(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        a, b = emit(op.exp(a)), emit(op.exp(b))
-        return op.concat([emit(op.add(a, shift)), emit(op.add(b, shift))], 3)
+        a, b = bind(op.exp(a)), bind(op.exp(b))
+        return op.concat([bind(op.add(a, shift)), bind(op.add(b, shift))], 3)
 
     assert_sunk(before, after, A, B)
 
@@ -68,16 +63,16 @@ def test_it_waits_for_all_operators() -> None:
         return op.sum(op.clip(op.multiply(joint, joint), 0, 6), [2])
 
     def after(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        a, b = emit(op.exp(a)), emit(op.exp(b))
-        a, b = emit(op.multiply(a, a)), emit(op.multiply(b, b))
-        a, b = emit(op.clip(a, 0, 6)), emit(op.clip(b, 0, 6))
+        a, b = bind(op.exp(a)), bind(op.exp(b))
+        a, b = bind(op.multiply(a, a)), bind(op.multiply(b, b))
+        a, b = bind(op.clip(a, 0, 6)), bind(op.clip(b, 0, 6))
         return op.sum(op.concat([a, b], 1), [2])
 
     square = ((1, 7, 7), F)
 
     def shared(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        joint = emit(op.concat([emit(op.exp(a)), emit(op.exp(b))], 1))
-        return op.sum(op.clip(emit(op.multiply(joint, joint)), 0, 6), [2])
+        joint = bind(op.concat([bind(op.exp(a)), bind(op.exp(b))], 1))
+        return op.sum(op.clip(bind(op.multiply(joint, joint)), 0, 6), [2])
 
     assert_sunk(shared, after, square, square)
     assert sink_concat()(module(before, square, square)).script().count("R.clip") == 2
@@ -94,18 +89,18 @@ def test_the_operators_become_part_of_regions() -> None:
 
 def test_what_stays() -> None:
     def needed(a: relax.Expr, b: relax.Expr) -> list[relax.Expr]:
-        joint = emit(op.concat([emit(op.exp(a)), emit(op.exp(b))], -1))
+        joint = bind(op.concat([bind(op.exp(a)), bind(op.exp(b))], -1))
         return [op.nn.relu(joint), op.max(joint, [1])]
 
     def parts_needed(a: relax.Expr, b: relax.Expr) -> list[relax.Expr]:
-        a, b = emit(op.exp(a)), emit(op.exp(b))
-        return [op.nn.relu(emit(op.concat([a, b], -1))), op.max(b, [1])]
+        a, b = bind(op.exp(a)), bind(op.exp(b))
+        return [op.nn.relu(bind(op.concat([a, b], -1))), op.max(b, [1])]
 
     def of_another(a: relax.Expr, b: relax.Expr, c: relax.Expr) -> relax.Expr:
-        return op.add(emit(op.concat([emit(op.exp(a)), emit(op.exp(b))], -1)), c)
+        return op.add(bind(op.concat([bind(op.exp(a)), bind(op.exp(b))], -1)), c)
 
     def converted(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        return op.astype(emit(op.concat([emit(op.exp(a)), emit(op.exp(b))], -1)), "bfloat16")
+        return op.astype(bind(op.concat([bind(op.exp(a)), bind(op.exp(b))], -1)), "bfloat16")
 
     assert_stays(needed, A, B)
     assert_stays(parts_needed, A, B)
@@ -121,8 +116,8 @@ def test_parts_of_open_rows() -> None:
         return op.nn.relu(op.concat([op.exp(a), op.exp(b)], -1))
 
     def after(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-        a, b = emit(op.exp(a)), emit(op.exp(b))
-        return op.concat([emit(op.nn.relu(a)), emit(op.nn.relu(b))], 1)
+        a, b = bind(op.exp(a)), bind(op.exp(b))
+        return op.concat([bind(op.nn.relu(a)), bind(op.nn.relu(b))], 1)
 
     assert_sunk(before, after, ((n, 16), F), ((n, 24), F))
     assert_stays(before, ((n, k), F), ((n, 24), F))

@@ -9,18 +9,13 @@ import pytest
 from tvm import relax
 
 from relay_passes.canonicalize.attention import sink_scale
-from tests.relay_passes.graphs import constant, module, run
+from tests.relay_passes.graphs import constant, module, number, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays, operators
 
 op = relax.op
 HEADS = ((2, 3, 5, 8), "float32")
 ROWS = ((2, 5, 24), "float32")
 Body = Callable[..., relax.Expr]
-
-
-def number(value: float) -> relax.Expr:
-    """A f32 constant."""
-    return relax.const(np.float32(value))
 
 
 def heads(x: relax.Expr) -> relax.Expr:

@@ -11,17 +11,13 @@ from tvm import relax
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings
-from tests.relay_passes.graphs import constant, module, run
+from tests.relay_passes.graphs import bind, constant, module, run
 
 op = relax.op
 SHAPE = (2, 3, 4, 5)
 RNG = np.random.default_rng(0)
 INTEGERS = RNG.integers(-99, 99, SHAPE, dtype=np.int8)
 SCALES = {n: RNG.random(n, np.float32) for n in SHAPE}
-
-
-def bind(x: relax.Expr) -> relax.Expr:
-    return relax.BlockBuilder.current().emit(x)
 
 
 def dequantized(axis: int) -> relax.Expr:

@@ -14,17 +14,13 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.layout.compose_reorders import compose_reorders
-from tests.relay_passes.graphs import Body, module, run
+from tests.relay_passes.graphs import Body, bind, module, run
 
 op = relax.op
 F = "float32"
 QUICKLY = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 N = tirx.Var("n", "int64")
 Step = tuple[str, tuple[int, ...]]
-
-
-def bind(x: relax.Expr) -> relax.Expr:
-    return relax.BlockBuilder.current().emit(x)
 
 
 def check(before: Body, after: Body, shape: tuple[Any, ...]) -> None:

@@ -13,7 +13,7 @@ from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.layout.fold_channel_shuffle import Shuffle, fold_channel_shuffle, match_shuffle
-from tests.relay_passes.graphs import constant, module, run
+from tests.relay_passes.graphs import bind, constant, module, run
 
 op = relax.op
 F = "float32"
@@ -22,10 +22,6 @@ X = ((2, 6, 5, C), F)
 LAST = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
 QUICKLY = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 Body = Callable[..., Any]
-
-
-def bind(x: relax.Expr) -> relax.Expr:
-    return relax.BlockBuilder.current().emit(x)
 
 
 def shuffle(x: relax.Expr, groups: int = 2) -> relax.Expr:

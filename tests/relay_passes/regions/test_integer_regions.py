@@ -12,11 +12,10 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.functions import COMPOSITE, REGION, is_region_function
 from relay_passes.ir.graph import op_name
 from relay_passes.regions.partition import partition
-from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
+from tests.relay_passes.graphs import MACHINE, Body, module, operators, partitioned, regions
 from tests.relay_passes.quantized import constant, dequantize, inputs, outputs, quantize
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
@@ -44,11 +43,6 @@ def product(
 
 def scaled(acc: relax.Expr, scale: ArrayLike = SCALES) -> relax.Expr:
     return op.multiply(op.astype(acc, F), constant(scale, F))
-
-
-def partitioned(mod: IRModule) -> tuple[IRModule, DecisionLog]:
-    decisions: DecisionLog = []
-    return partition(MACHINE.isa, decisions)(mod), decisions
 
 
 def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:

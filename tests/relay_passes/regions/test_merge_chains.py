@@ -19,7 +19,7 @@ from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition
-from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
+from tests.relay_passes.graphs import MACHINE, TARGET, Body, bind, constant, module, regions, run
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region
@@ -44,10 +44,6 @@ def norm(x: relax.Expr, axis: int = -1) -> relax.Expr:
     shape = tuple(map(int, x.ty.shape))[axis:]
     assert shape[0] == n
     return op.nn.layer_norm(x, constant(*shape, seed=5), constant(*shape, seed=6), axes=[axis])
-
-
-def emitted(expr: relax.Expr) -> relax.Var:
-    return relax.BlockBuilder.current().emit(expr)
 
 
 def merged(
@@ -85,7 +81,7 @@ def check_meaning(before: IRModule, after: IRModule) -> None:
 
 def test_layers_become_one_region() -> None:
     before, after = merged(
-        lambda x: layer(emitted(layer(emitted(layer(x, 30)), 20)), 7, seed=3), (ROWS, F)
+        lambda x: layer(bind(layer(bind(layer(x, 30)), 20)), 7, seed=3), (ROWS, F)
     )
     (chain,) = regions(after)
     assert chain.parts == tuple(regions(before))
@@ -100,10 +96,10 @@ def test_layers_become_one_region() -> None:
 
 def residual_block(x: relax.Expr) -> relax.Expr:
     """Projection, residual and norm; up, gelu, down, residual and norm."""
-    first = emitted(norm(emitted(op.add(op.matmul(x, constant(20, 20)), x))))
-    up = emitted(op.nn.gelu(op.matmul(first, constant(20, 48, seed=1))))
-    down = emitted(op.matmul(up, constant(48, 20, seed=2)))
-    return norm(emitted(op.add(down, first)))
+    first = bind(norm(bind(op.add(op.matmul(x, constant(20, 20)), x))))
+    up = bind(op.nn.gelu(op.matmul(first, constant(20, 48, seed=1))))
+    down = bind(op.matmul(up, constant(48, 20, seed=2)))
+    return norm(bind(op.add(down, first)))
 
 
 def test_a_residual_is_read_from_an_earlier_part() -> None:
@@ -125,9 +121,9 @@ def test_a_branch_that_the_chain_closes_is_part_of_it() -> None:
     """silu(x @ gate) * (x @ up) @ down: both branches are part of the chain."""
 
     def body(x: relax.Expr) -> relax.Expr:
-        x = emitted(norm(x))
-        gate = emitted(op.nn.silu(op.matmul(x, constant(20, 24))))
-        up = emitted(op.multiply(op.matmul(x, constant(20, 24, seed=1)), gate))
+        x = bind(norm(x))
+        gate = bind(op.nn.silu(op.matmul(x, constant(20, 24))))
+        up = bind(op.multiply(op.matmul(x, constant(20, 24, seed=1)), gate))
         return op.matmul(up, constant(24, 20, seed=2))
 
     before, after = merged(body, (ROWS, F))
@@ -138,8 +134,8 @@ def test_a_branch_that_the_chain_closes_is_part_of_it() -> None:
 
 def test_rows_may_be_regrouped_between_parts() -> None:
     def body(x: relax.Expr) -> relax.Expr:
-        y = emitted(op.reshape(emitted(norm(x)), (12, 20)))
-        y = emitted(op.reshape(emitted(layer(y, 8)), (4, 3, 8)))
+        y = bind(op.reshape(bind(norm(x)), (12, 20)))
+        y = bind(op.reshape(bind(layer(y, 8)), (4, 3, 8)))
         return norm(y)
 
     before, after = merged(body, ((2, 6, 20), F))
@@ -150,39 +146,39 @@ def test_rows_may_be_regrouped_between_parts() -> None:
 
 
 def heads(x: relax.Expr) -> list[relax.Expr]:
-    x = emitted(norm(x))
+    x = bind(norm(x))
     return [op.matmul(x, constant(20, 8, seed=seed)) for seed in (1, 2, 3)]
 
 
 def needed_outside(x: relax.Expr) -> list[relax.Expr]:
-    y = emitted(layer(x, 20))
+    y = bind(layer(x, 20))
     return [y, layer(y, 8, seed=2)]
 
 
 def used_between(x: relax.Expr) -> relax.Expr:
     """The sum over rows needs all rows before the second product begins."""
-    y = emitted(layer(x, 20))
-    total = emitted(op.sum(y, axis=[0], keepdims=True))
+    y = bind(layer(x, 20))
+    total = bind(op.sum(y, axis=[0], keepdims=True))
     return op.add(op.matmul(y, constant(20, 20, seed=2)), total)
 
 
 def other_rows(x: relax.Expr) -> relax.Expr:
-    return layer(emitted(op.reshape(emitted(layer(x, 20)), (24, 10))), 8, seed=2)
+    return layer(bind(op.reshape(bind(layer(x, 20)), (24, 10))), 8, seed=2)
 
 
 def permuted(x: relax.Expr) -> relax.Expr:
-    return layer(emitted(op.permute_dims(emitted(layer(x, 20)))), 8, seed=2)
+    return layer(bind(op.permute_dims(bind(layer(x, 20)))), 8, seed=2)
 
 
 def broadcast(x: relax.Expr) -> relax.Expr:
     """One row that all rows of another product need."""
-    row = emitted(op.matmul(constant(1, 20), constant(20, 20, seed=1)))
+    row = bind(op.matmul(constant(1, 20), constant(20, 20, seed=1)))
     return op.add(op.matmul(x, constant(20, 20)), row)
 
 
 def two_axes(x: relax.Expr) -> relax.Expr:
     """A normalisation over two dimensions is not a normalisation of rows."""
-    x = emitted(op.reshape(emitted(op.matmul(x, constant(20, 20))), (4, 3, 20)))
+    x = bind(op.reshape(bind(op.matmul(x, constant(20, 20))), (4, 3, 20)))
     return op.nn.layer_norm(x, constant(3, 20, seed=5), constant(3, 20, seed=6), axes=[-2, -1])
 
 
@@ -199,7 +195,7 @@ def test_a_chain_ends_before_what_is_needed_twice() -> None:
     """The chain has the first two layers; their result is also an output."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
-        y = emitted(layer(emitted(layer(x, 16)), 20))
+        y = bind(layer(bind(layer(x, 16)), 20))
         return [y, layer(y, 8, seed=2)]
 
     before, after = merged(body, (ROWS, F))
@@ -213,7 +209,7 @@ def test_equal_weights_are_inputs_of_their_own() -> None:
 
     def body(x: relax.Expr) -> relax.Expr:
         for _ in range(2):
-            x = emitted(op.add(op.matmul(x, shared), bias))
+            x = bind(op.add(op.matmul(x, shared), bias))
         return x
 
     before, after = merged(body, (ROWS, F))
@@ -222,7 +218,7 @@ def test_equal_weights_are_inputs_of_their_own() -> None:
 
 
 def wide(x: relax.Expr) -> relax.Expr:
-    return layer(emitted(layer(x, 3072)), 768, seed=2)
+    return layer(bind(layer(x, 3072)), 768, seed=2)
 
 
 def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
@@ -236,7 +232,7 @@ def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
     assert "calls and barriers -0.3" in second
 
     def narrow(x: relax.Expr) -> relax.Expr:
-        return layer(emitted(layer(x, 256)), 128, seed=2)
+        return layer(bind(layer(x, 256)), 128, seed=2)
 
     _, shared = merged(narrow, ((128, 64), F), machine=TWO)
     assert [region.op for region in regions(shared)] == ["mlp_chain"]
@@ -247,7 +243,7 @@ def test_weights_that_come_from_memory_ask_for_more() -> None:
     """In a model whose weights exceed the cache, a saved call is too small a part of the time."""
 
     def body(x: relax.Expr) -> relax.Expr:
-        return layer(emitted(layer(x, 256)), 128, seed=2)
+        return layer(bind(layer(x, 256)), 128, seed=2)
 
     shape = ((128, 64), F)
     _, after = merged(body, shape)
@@ -263,8 +259,8 @@ def test_the_part_of_a_chain_that_pays_is_merged() -> None:
     """Two small products pay; the two large ones after them read their weights from memory."""
 
     def body(x: relax.Expr) -> relax.Expr:
-        x = layer(emitted(layer(x, 64)), 2048, seed=2)
-        return layer(emitted(layer(emitted(x), 1024, seed=3)), 2048, seed=4)
+        x = layer(bind(layer(x, 64)), 2048, seed=2)
+        return layer(bind(layer(bind(x), 1024, seed=3)), 2048, seed=4)
 
     before, after = merged(body, ((64, 64), F))
     small, large = regions(after)[0], regions(before)[2:]
@@ -277,7 +273,7 @@ def test_the_part_of_a_chain_that_pays_is_merged() -> None:
 def dynamic(x: relax.Expr) -> relax.Expr:
     weight = relax.const(RNG.integers(-128, 128, (20, 20)).astype(np.int8))
     for _ in range(2):
-        q, scale, zero = emit_dynamic_quantize(relax.BlockBuilder.current(), emitted(x))
+        q, scale, zero = emit_dynamic_quantize(relax.BlockBuilder.current(), bind(x))
         x = op.matmul(op.dequantize(q, scale, zero), dequantize(weight, 0.02, 0, "int8"))
     return x
 
@@ -300,7 +296,7 @@ def static(x: relax.Expr) -> relax.Expr:
 
 
 def floats(x: relax.Expr) -> relax.Expr:
-    return layer(emitted(layer(emitted(layer(x, 40)), 24, seed=2)), 16, seed=4)
+    return layer(bind(layer(bind(layer(x, 40)), 24, seed=2)), 16, seed=4)
 
 
 def halves(x: relax.Expr) -> relax.Expr:

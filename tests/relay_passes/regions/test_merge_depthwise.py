@@ -14,7 +14,7 @@ from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_depthwise
 from relay_passes.regions.partition import partition
-from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
+from tests.relay_passes.graphs import MACHINE, TARGET, Body, bind, constant, module, regions, run
 from tir_schedules.chains.depthwise_pointwise_cost import estimate_pair
 from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region
@@ -30,16 +30,12 @@ def depthwise(x: relax.Expr) -> relax.Expr:
     made = op.nn.conv2d(
         x, constant(3, 3, 1, c), padding=1, groups=c, data_layout="NHWC", kernel_layout="HWIO"
     )
-    return emitted(op.nn.relu(op.add(made, constant(c, seed=1))))
+    return bind(op.nn.relu(op.add(made, constant(c, seed=1))))
 
 
 def pointwise(x: relax.Expr, n: int = 40) -> relax.Expr:
     product = op.matmul(x, constant(int(x.ty.shape[-1]), n, seed=2))
-    return emitted(op.add(product, constant(n, seed=3)))
-
-
-def emitted(expr: relax.Expr) -> relax.Var:
-    return relax.BlockBuilder.current().emit(expr)
+    return bind(op.add(product, constant(n, seed=3)))
 
 
 def block(x: relax.Expr) -> relax.Expr:
@@ -147,7 +143,7 @@ def test_images_of_any_size() -> None:
 
 def test_a_residual_is_read_from_outside_once() -> None:
     def body(x: relax.Expr) -> relax.Expr:
-        return emitted(op.add(op.matmul(depthwise(x), constant(240, 240)), x))
+        return bind(op.add(op.matmul(depthwise(x), constant(240, 240)), x))
 
     before, after = merged(body, X)
     (pair,) = pairs(after)
@@ -181,11 +177,11 @@ def two_products(x: relax.Expr) -> list[relax.Expr]:
 
 def also_its_operand(x: relax.Expr) -> relax.Expr:
     made = depthwise(x)
-    return emitted(op.add(op.matmul(made, constant(240, 240)), made))
+    return bind(op.add(op.matmul(made, constant(240, 240)), made))
 
 
 def moved(x: relax.Expr) -> relax.Expr:
-    return pointwise(emitted(op.permute_dims(depthwise(x), [0, 2, 1, 3])))
+    return pointwise(bind(op.permute_dims(depthwise(x), [0, 2, 1, 3])))
 
 
 def an_output(x: relax.Expr) -> list[relax.Expr]:
@@ -200,7 +196,7 @@ def test_what_others_need_is_stored(body: Body) -> None:
 
 
 def test_nothing_else_changes() -> None:
-    before, after = merged(lambda x: pointwise(emitted(op.nn.relu(pointwise(x)))), X)
+    before, after = merged(lambda x: pointwise(bind(op.nn.relu(pointwise(x)))), X)
     assert_structural_equal(after, before)
 
 

@@ -17,8 +17,10 @@ from tests.tir_schedules.run_region import (
     machine_for,
     product_bound,
 )
-from tir_schedules.core.region import EpilogueOp, Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
+
+from .open_images import bias_and_residual
 
 ONE = (1, 1, 1, 1)
 
@@ -35,14 +37,6 @@ def check(region: Region, kernel: OpenKernel) -> None:
         for at_end in (True, False):
             result = kernel.run({"batch": batch}, arrays, at_end)
             assert (np.abs(result - wanted) <= bound).all()
-
-
-def bias_and_residual(region: Region) -> Region:
-    channels = region.output.shape[-1]
-    return region.replace(
-        operands=(Tensor((channels,), "float32"), Tensor(region.output.shape, "float32")),
-        epilogue=(EpilogueOp("add", (0, 1)), EpilogueOp("add", (3, 2)), EpilogueOp("relu", (4,))),
-    )
 
 
 @pytest.mark.sampled

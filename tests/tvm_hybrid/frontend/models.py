@@ -23,6 +23,7 @@ from relay_passes.canonicalize.products import fold_factors, fold_input_factors
 from relay_passes.ir.tidy import tidy, to_dataflow
 from relay_passes.lower.codegen import kernel_context
 from tests.stand_ins.building import unchecked
+from tvm_hybrid import InferenceSession
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.frontend import ImportedModel, import_onnx
 
@@ -55,6 +56,18 @@ def f32(name: str, *dims: int | str | None) -> Declaration:
 def i64(name: str, *dims: int | str | None) -> Declaration:
     """An integer input or output."""
     return name, TensorProto.INT64, dims
+
+
+def declared(name: str, array: NDArray) -> Declaration:
+    """An input or output declared like an array."""
+    return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+
+
+def one_program(model: onnx.ModelProto) -> InferenceSession:
+    """A session on one thread, whose only program is compiled in the constructor."""
+    session = InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    return session
 
 
 def make_model(

@@ -18,7 +18,7 @@ from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.onnx.graph.narrow_types import encode
 
-from .models import Declaration, make_model, random
+from .models import declared, make_model, random
 
 SATURATING = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 FLOATS = (*SATURATING, "FLOAT8E8M0", "FLOAT4E2M1")
@@ -29,11 +29,6 @@ OPSET = onnx.defs.onnx_opset_version()
 def dtype_of(name: str) -> np.dtype[Any]:
     """The ml_dtypes type of a name."""
     return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))
-
-
-def declared(name: str, array: NDArray) -> Declaration:
-    """An input or output declared like an array."""
-    return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
 
 def model_of(

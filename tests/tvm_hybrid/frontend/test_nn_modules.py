@@ -16,6 +16,7 @@ from tvm.relax.frontend.nn import op
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.small_models import operators
 from tvm_hybrid.executable.executable import Executable
 
 pytestmark = pytest.mark.turns
@@ -81,11 +82,6 @@ def compiled(kind: type[nn.Module]) -> tuple[Executable, Weights]:
     mod, weights = exported(kind)
     bound = relax.transform.BindParams("forward", weights)(mod)
     return tvm_hybrid.compile(bound, num_threads=1), weights
-
-
-def operators(executable: Executable) -> list[str]:
-    """Operators of each region, and of each generic kernel that is no reorder."""
-    return [each.op for each in executable.explain() if each.op != "reorder"]
 
 
 def block_in_onnx(w: Weights) -> onnx.ModelProto:

@@ -15,6 +15,8 @@ from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend import import_onnx
 
+from .models import one_program
+
 DEPTH = 4
 DEPTHS = ["constant", "size", "data"]
 Feeds = dict[str, NDArray[Any]]
@@ -37,12 +39,6 @@ def chosen(depth: str, *axes: int, index: str = "int64", dtype: str = "float32")
     for axis in axes:
         build.output(build.node("OneHot", indices, count, values, axis=axis), None, dtype)
     return build.model()
-
-
-def one_program(model: onnx.ModelProto) -> InferenceSession:
-    session = InferenceSession(model, num_threads=1)
-    assert len(session.programs) == 1
-    return session
 
 
 def feeds_of(model: onnx.ModelProto, n: int, m: int, depth: int = DEPTH) -> Feeds:

@@ -18,6 +18,7 @@ from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend.onnx.ops.resize_taps import Resizing, axis_taps
 
+from .models import one_program
 from .test_open_resize import Form
 
 pytestmark = pytest.mark.turns
@@ -25,12 +26,6 @@ pytestmark = pytest.mark.turns
 # Extents before and after; `Form` of "another" image goes to these.
 SIZES = [((17, 12), (11, 30)), ((1, 2), (5, 3)), ((33, 7), (12, 100)), ((9, 9), (9, 1))]
 MODES = [("linear", 0), ("linear", 1), ("cubic", 0), ("cubic", 1)]
-
-
-def one_program(model: onnx.ModelProto) -> InferenceSession:
-    session = InferenceSession(model, num_threads=1)
-    assert len(session.programs) == 1
-    return session
 
 
 def image(*shape: int, dtype: type = np.uint8) -> NDArray[Any]:

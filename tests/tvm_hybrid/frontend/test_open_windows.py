@@ -16,15 +16,9 @@ from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
-from .models import random
+from .models import one_program, random
 
 pytestmark = pytest.mark.turns
-
-
-def one_program(model: onnx.ModelProto) -> InferenceSession:
-    session = InferenceSession(model, num_threads=1)
-    assert len(session.programs) == 1
-    return session
 
 
 def pooled(**window: Any) -> onnx.ModelProto:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import tvm_hybrid
 
-from .models import Declaration, make_model
+from .models import declared, make_model
 
 pytestmark = pytest.mark.turns
 
@@ -26,11 +26,6 @@ KINDS = [
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 ]
-
-
-def declared(name: str, array: NDArray) -> Declaration:
-    """An input or output declared like an array."""
-    return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
 
 def run(bases: NDArray, exponents: dict[str, NDArray], constant: bool = False) -> list[NDArray]:

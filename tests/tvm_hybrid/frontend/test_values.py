@@ -17,7 +17,7 @@ from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.onnx.importer import to_relax
 from tvm_hybrid.frontend.onnx.reader.load_graph import load_graph
 
-from .models import Declaration, f32, make_model, onnxruntime_run, random, run_imported
+from .models import declared, f32, make_model, onnxruntime_run, random, run_imported
 
 pytestmark = pytest.mark.turns
 
@@ -26,11 +26,6 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 POWERS = [2.0**bits + rest for bits in (7, 8, 15, 16, 31, 32, 63, 64) for rest in (-1, 0, 1)]
 FLOATS = [0.0, 0.5, 0.99, 1.5, 2.5, 300.0, 3e9, 5e9, 9.3e18, 2e19, 1e30, np.inf, np.nan]
 FLOATS = [sign * x for x in (*FLOATS, *POWERS) for sign in (1, -1)]
-
-
-def declared(name: str, array: NDArray) -> Declaration:
-    """An input or output declared like an array."""
-    return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:

@@ -9,6 +9,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.small_models import operators
 from tvm_hybrid.executable.executable import Executable
 
 torch = pytest.importorskip("torch")
@@ -53,11 +54,6 @@ def compiled(model: Any, *inputs: Any) -> Executable:
     with torch.no_grad():
         program = torch.export.export(model.eval(), inputs)
     return tvm_hybrid.compile(program, num_threads=1)
-
-
-def operators(executable: Executable) -> list[str]:
-    """Operators of each region, and of each generic kernel that is no reorder."""
-    return [each.op for each in executable.explain() if each.op != "reorder"]
 
 
 def check(model: Any, *inputs: Any) -> Executable:

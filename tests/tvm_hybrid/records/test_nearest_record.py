@@ -27,11 +27,7 @@ from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore
 
-
-@pytest.fixture(autouse=True)
-def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the distance limit must allow that."""
-    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
+pytestmark = pytest.mark.usefixtures("factor_of_two")
 
 
 def matmul(m: int = 64, n: int = 32, k: int = 16) -> Region:

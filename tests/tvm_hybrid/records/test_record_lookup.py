@@ -21,13 +21,9 @@ from tvm_hybrid.records.record_file import Located, RecordFile
 from tvm_hybrid.records.record_lookup import RecordLookup, lookup_of
 from tvm_hybrid.records.record_store import RecordStore, trusted
 
+pytestmark = pytest.mark.usefixtures("factor_of_two")
+
 Write = Callable[..., Record]
-
-
-@pytest.fixture(autouse=True)
-def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the distance limit must allow that."""
-    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 @pytest.fixture

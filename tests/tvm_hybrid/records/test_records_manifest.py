@@ -19,13 +19,9 @@ from tvm_hybrid.records import record_lookup
 from tvm_hybrid.records.record import Record, make_record
 from tvm_hybrid.records.record_file import RecordFile
 
+pytestmark = pytest.mark.usefixtures("factor_of_two")
+
 OPTIONS: dict[str, Any] = {"num_threads": 1, "fusion": "fine"}
-
-
-@pytest.fixture(autouse=True)
-def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the distance limit must allow that."""
-    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 def layer(m: int = 24) -> IRModule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +24,8 @@ from tvm_hybrid.targets.cpu_features import (
     require_host,
 )
 
+from .test_cpu_guard import message
+
 pytestmark = pytest.mark.turns
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
@@ -37,11 +38,6 @@ def linked(folder: Path) -> Path:
     program = replace(mlp().program(), cpu="sapphirerapids", features=AMX)
     library.link_library(output, [program])
     return output
-
-
-def message(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[0]
 
 
 @pytest.fixture

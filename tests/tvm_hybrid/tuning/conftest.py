@@ -75,3 +75,9 @@ def record(toy: ModuleType, machine: Machine) -> MakeRecord:
 def store(tmp_path: Path) -> RecordStore:
     """A store whose file does not exist yet."""
     return RecordStore(tmp_path / "r.jsonl", must_exist=False)
+
+
+@pytest.fixture
+def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are borrowed between sizes that differ by a factor of two."""
+    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)

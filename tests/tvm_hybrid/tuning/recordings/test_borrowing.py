@@ -14,11 +14,7 @@ from tvm_hybrid.tuning.recordings.simulate import Loan, Recording, simulate_borr
 
 from ..synthetic import load_recording, product, synthetic_records, write_recording
 
-
-@pytest.fixture(autouse=True)
-def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are doubled here: the distance limit must allow that."""
-    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
+pytestmark = pytest.mark.usefixtures("factor_of_two")
 
 
 def recording(path: Path, rows: int, fast: int, speedup: float = 1.2) -> Recording:
