@@ -37,11 +37,6 @@ def options() -> PipelineOptions:
     return PipelineOptions(resolve_target(None))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> RecordStore:
-    return RecordStore(tmp_path / "r.jsonl", must_exist=False)
-
-
 @dataclass
 class Says:
     """Stands for `race`: candidates take the given times, in their order."""
