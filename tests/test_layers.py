@@ -1,4 +1,7 @@
-"""The four packages import only packages on their left; rooms of passes share only `ir`."""
+"""The four packages import only packages on their left; rooms of passes share only `ir`.
+
+Folders of tests are the folders of their package.
+"""
 
 import ast
 from graphlib import TopologicalSorter
