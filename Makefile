@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tvm_hybrid_command.py tools
 STAMP := $(VENV)/.installed
-# A Chromium for the tests of the report's page, which are skipped without one.
+# A Chromium for tests of the report's page and of the site's search, which are skipped without one.
 BROWSER_STAMP := $(VENV)/.browser
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 # PyTorch has a separate environment on top of .venv: TVM imports PyTorch if it is installed.
@@ -110,7 +110,7 @@ $(BROWSER_STAMP): $(STAMP)
 	@test -n "$(CHROMIUM)" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 		{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive timeout 600 \
 		apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
-		echo "No Chromium: the tests of the report's page in a browser will be skipped"
+		echo "No Chromium: the tests of pages in a browser will be skipped"
 	@touch $@
 
 $(TORCH_STAMP): $(STAMP)

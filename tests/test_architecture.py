@@ -1,10 +1,11 @@
-"""The architecture page agrees with the code."""
+"""The site's page Architecture, and the list of rooms, agree with the code."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from tools.architecture import FLOORS, PAGE, Room, page, read_rooms
+from tools.architecture import FLOORS, ROOT, Room, listing, page, read_rooms
 
 
 @pytest.fixture(scope="module")
@@ -12,8 +13,19 @@ def rooms() -> dict[str, Room]:
     return read_rooms()
 
 
-def test_the_page_is_up_to_date(rooms: dict[str, Room]) -> None:
-    assert PAGE.read_text() == page(rooms), "run `python -m tools.architecture`"
+def test_every_folder_is_on_the_page_and_in_the_list(rooms: dict[str, Room]) -> None:
+    text, lines = page(rooms), listing(rooms).splitlines()
+    folders = [path for floor in FLOORS for path in (ROOT / floor).iterdir()]
+    folders = [path for path in folders if (path / "__init__.py").is_file()]
+    assert len(folders) > 40
+    for folder in folders:
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        assert docstring
+        name, first = f"{folder.relative_to(ROOT)}", docstring.splitlines()[0]
+        assert f"\n### {name}\n\n{first}" in text, name
+        assert f"| [{folder.name}](#{name.replace('/', '')}) | {first} | " in text, name
+        assert [name, first] in [line.split(maxsplit=1) for line in lines], name
+    assert [line.split()[0] for line in lines if "/" not in line.split()[0]] == [*FLOORS]
 
 
 def test_every_room_says_what_comes_in_and_what_goes_out(rooms: dict[str, Room]) -> None:
@@ -50,6 +62,5 @@ def test_imports_of_every_form_are_seen(tmp_path: Path) -> None:
     }
     assert rooms["tir_schedules.core"].folders == {"deep": "Deep."}
     text = page(rooms)
-    assert "    relay_passes --> tir_schedules\n" in text
-    assert "    room_rows --> room_core\n" in text
+    assert "| [rows](#tir_schedulesrows) | tir_schedules/rows. | `core` |\n" in text
     assert "Imports from: `relay_passes`, `tir_schedules`. Imported by: `relay_passes`." in text

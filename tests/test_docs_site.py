@@ -4,17 +4,21 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from tools.docs_site import SEARCH_SCRIPT, page_of, with_links, without_diagrams
+from tests.tvm_hybrid.report.page.browser import NAMES, Browser, chromium
+from tools.api_reference import anchor
+from tools.docs_site import SEARCH_SCRIPT, made_pages, page_of, with_links
 from tools.speed_picture import PICTURE, Row, draw, fingerprint, shown_rows, table_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 README_LINES = 160
 NAVIGATION_ENTRIES = 25
+PATIENCE = 60.0  # seconds until the search has its index and answers
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_built(site: Path) -> None:
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"contributing", "changelog"}
     assert pages <= {path.stem for path in site.glob("*.html")}
+    made = [Path(name).with_suffix(".html") for name in made_pages()]
+    assert len(made) > 5 and all((site / name).is_file() for name in made)
     extending = {path.stem for path in (ROOT / "docs" / "extending").glob("*.md")}
     assert extending <= {path.stem for path in (site / "extending").glob("*.html")}
     notebooks = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
@@ -70,16 +76,32 @@ def test_search_works_from_the_disk(site: Path) -> None:
         assert 0 < script < bundle or bundle < 0, path.name
 
 
+@pytest.mark.skipif(chromium() is None, reason=f"no browser: {', '.join(NAMES)}")
+@pytest.mark.parametrize("name", ["partition_for_tvm_hybrid", "IOBinding.bind_input"])
+def test_search_in_a_page_from_the_disk_finds_a_name(site: Path, tmp_path: Path, name: str) -> None:
+    program = chromium()
+    assert program is not None
+    links = "[...document.querySelectorAll('.md-search-result__link')].map(each => each.href)"
+    with Browser(program, tmp_path) as browser:
+        browser.call("Page.navigate", url=(site / "index.html").as_uri())
+        _wait_for(browser, "document.querySelector('.md-search-result__meta') !== null")
+        _wait_for(browser, "document.querySelectorAll('iframe').length > 0")
+        browser.run("document.querySelector('.md-search__input').focus()")
+        browser.type(name.rpartition(".")[2])
+        _wait_for(browser, f"{links}.some(each => each.endsWith('#{anchor(name)}'))")
+        assert not browser.errors
+
+
+def _wait_for(browser: Browser, condition: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not browser.run(condition):
+        assert time.monotonic() < deadline, f"never: {condition}; {browser.errors}"
+        time.sleep(0.1)
+
+
 def test_no_diagram_needs_a_script(site: Path) -> None:
     for path in site.glob("*.html"):
         assert "flowchart" not in path.read_text(), path.name
-
-
-def test_diagrams_become_tables() -> None:
-    boxes = '    a["<b>A</b><br><i>first</i><br>x<br>y"]\n    b["B"]\n'
-    diagram = f"```mermaid\nflowchart TB\n{boxes}    b --> a\n```"
-    table = "| | imports from |\n|---|---|\n| <b>A</b> <i>first</i>, x, y | - |\n| B | <b>A</b> |"
-    assert without_diagrams(f"text\n\n{diagram}\n\nmore") == f"text\n\n{table}\n\nmore"
 
 
 def test_navigation_is_short() -> None:
@@ -103,6 +125,8 @@ def test_links_lead_to_pages() -> None:
     text = "[a](fusion.md#x) [b](../CHANGELOG.md) [`c.py`](../tools/c.py) ![p](speed.svg) [w](http://x/y)"
     mended = with_links(text, "docs/page.md", "page.md")
     assert mended == "[a](fusion.md#x) [b](changelog.md) `c.py` ![p](speed.svg) [w](http://x/y)"
+    mended = with_links("[errors](../microkernels/base/errors.py)", "docs/page.md", "page.md")
+    assert mended == "[errors](reference/errors.md)"
     assert page_of("notebooks/quickstart.ipynb") == "notebooks/quickstart.ipynb"
     assert page_of("setup.cfg") is None
 

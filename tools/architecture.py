@@ -1,8 +1,10 @@
-"""Writes docs/architecture.md from the code: `python -m tools.architecture`.
+"""Reads the rooms of the code: `python -m tools.architecture` prints a line for each.
+
+The site's page Architecture (`make docs`) has each room's whole text and what it imports.
 
 A floor is one of the four packages. A room is a folder of a floor, with all folders inside it. A
-room's text is the docstring of its `__init__`. An arrow is an import anywhere in a file; imports
-under `if TYPE_CHECKING:` do not count.
+room's text is the docstring of its `__init__`. An import anywhere in a file counts, unless it is
+under `if TYPE_CHECKING:`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
 FLOORS = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
 PURPOSES = {
     "microkernels": "a register tile for one instruction set",
@@ -24,13 +25,11 @@ PURPOSES = {
 }
 
 INTRODUCTION = """\
-<!-- Written by `python -m tools.architecture`. Do not edit. -->
 # Architecture
 
-The compiler has four floors, one package each. A floor imports only from those to its left.
-A floor consists of rooms, one folder each. An arrow goes from a room to a room that it imports
-from. There is no circle of arrows. Files at the top of a floor belong to no room; the pictures of
-single floors leave them out.
+The compiler has four floors, one package each. A floor imports only from the floors above it in
+this table. A floor consists of rooms, one folder each. Rooms do not import each other in a circle.
+Files at the top of a floor belong to no room.
 """
 
 
@@ -117,50 +116,47 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def page(rooms: dict[str, Room]) -> str:
-    """The page in Markdown, with Mermaid graphs."""
-    parts = [INTRODUCTION, _picture_of_floors(rooms)]
+    """The page in Markdown: a table of floors, then a table of rooms and their texts by floor."""
+    parts = [INTRODUCTION, "| floor | purpose | rooms |\n|---|---|---|"]
     for floor in FLOORS:
-        inside = {name: room for name, room in rooms.items() if name.startswith(f"{floor}.")}
-        parts.append(f"## {floor}\n\n{_paragraphs(rooms[floor].text)}\n")
-        parts.append(_picture_of_rooms(inside))
-        parts += [_section(room, rooms) for room in inside.values()]
+        links = ", ".join(
+            f"[{name.partition('.')[2]}](#{name.replace('.', '')})"
+            for name in _inside(floor, rooms)
+        )
+        parts.append(f"| [{floor}](#{floor}) | {PURPOSES[floor]} | {links} |")
+    for floor in FLOORS:
+        inside = _inside(floor, rooms)
+        parts.append(f"\n## {floor}\n\n{_paragraphs(rooms[floor].text)}\n")
+        parts.append("| room | what it contains | imports from this floor |\n|---|---|---|")
+        for name, room in inside.items():
+            used = _names([each.partition(".")[2] for each in sorted(room.uses & inside.keys())])
+            link = f"[{name.partition('.')[2]}](#{name.replace('.', '')})"
+            parts.append(f"| {link} | {first_line(room)} | {used} |")
+        parts += ["", *(_section(room, rooms) for room in inside.values())]
     return "\n".join(parts)
 
 
-def _picture_of_floors(rooms: dict[str, Room]) -> str:
-    lines = ["```mermaid", "flowchart RL"]
-    for floor in FLOORS:
-        names = [name.partition(".")[2] for name in rooms if name.startswith(f"{floor}.")]
-        label = "<br>".join([f"<b>{floor}</b>", f"<i>{PURPOSES[floor]}</i>", *names])
-        lines.append(f'    {floor}["{label}"]')
-    pairs = {
-        (name.split(".")[0], used.split(".")[0])
-        for name, room in rooms.items()
-        for used in room.uses
-    }
-    lines += [f"    {a} --> {b}" for a, b in sorted(pairs) if a != b]
-    return "\n".join([*lines, "```", ""])
+def listing(rooms: dict[str, Room]) -> str:
+    """A line for each floor and room: its folder, and the first line of its docstring."""
+    folders = {name: name.replace(".", "/") for name in rooms}
+    width = max(map(len, folders.values()))
+    return "\n".join(f"{folders[name]:{width}}  {first_line(room)}" for name, room in rooms.items())
 
 
-def _picture_of_rooms(inside: dict[str, Room]) -> str:
-    lines = ["```mermaid", "flowchart TB"]
-    lines += [f'    {_node(name)}["{name.partition(".")[2]}"]' for name in inside]
-    for name, room in inside.items():
-        for used in sorted(room.uses & inside.keys()):
-            lines.append(f"    {_node(name)} --> {_node(used)}")
-    return "\n".join([*lines, "```", ""])
+def first_line(room: Room) -> str:
+    """The first line of a room's docstring."""
+    return room.text.partition("\n")[0]
 
 
-def _node(name: str) -> str:
-    """A name for Mermaid, which reserves a few words."""
-    return "room_" + name.partition(".")[2]
+def _inside(floor: str, rooms: dict[str, Room]) -> dict[str, Room]:
+    return {name: room for name, room in rooms.items() if name.startswith(f"{floor}.")}
 
 
 def _section(room: Room, rooms: dict[str, Room]) -> str:
     users = sorted(name for name, other in rooms.items() if room.name in other.uses)
     folder = room.name.replace(".", "/")
     parts = [
-        f"### [{folder}](../{folder})",
+        f"### {folder}",
         _paragraphs(room.text),
         *(f"- `{name}`: {_prose(text)}" for name, text in room.folders.items()),
         f"Imports from: {_names(sorted(room.uses))}. Imported by: {_names(users)}.",
@@ -186,4 +182,4 @@ def _prose(docstring: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(read_rooms()))
+    print(listing(read_rooms()))

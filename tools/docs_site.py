@@ -1,27 +1,32 @@
 """Hooks of mkdocs for building the site: adds pages from outside docs/, and repairs links.
 
-Notebooks, CONTRIBUTING.md and CHANGELOG.md are not in docs/. A link to such a file leads to its
-page; a link to any other file of the project becomes the file's name.
+Notebooks, CONTRIBUTING.md and CHANGELOG.md are not in docs/. The reference and the page
+Architecture have no file: they are made from the code. A link to a file that a page shows, or is
+made from, leads to the page; a link to any other file of the project becomes the file's name.
 
-The site needs no network. Mermaid diagrams, which a browser would draw with a script from the
-network, become tables. A script in this file makes the search work in pages opened from disk.
+The site needs no network. A script in this file makes the search work in pages opened from disk.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+# Source file that pages outside the site link to -> the page that is made from it.
+MADE = {
+    "microkernels/base/errors.py": "reference/errors.md",
+    "tools/architecture.py": "architecture.md",
+    "tvm_hybrid/__init__.py": "reference/index.md",
+    "tvm_hybrid/cli/group.py": "reference/commands.md",
+}
 NOTEBOOKS = "notebooks"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
-DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BOX = re.compile(r'^ *(\w+)\["(.*)"\]$', re.MULTILINE)
 MEASURED = "<!-- what README.md measured -->"
-ARROW = re.compile(r"^ *(\w+) --> (\w+)$", re.MULTILINE)
 
 # A browser starts no Worker from a file:// page. This one runs the worker's script in a hidden
 # frame. The theme looks for the name IFrameWorker; mkdocs.yml names the file.
@@ -70,8 +75,8 @@ def page_of(path: str) -> str | None:
     >>> page_of("docs/fusion.md"), page_of("CHANGELOG.md"), page_of("notebooks/models.py")
     ('fusion.md', 'changelog.md', None)
     """
-    if path in PAGES:
-        return PAGES[path]
+    if found := PAGES.get(path) or MADE.get(path):
+        return found
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     shown = path.startswith(NOTEBOOKS + "/") and path.endswith((".ipynb", ".md"))
@@ -98,28 +103,6 @@ def with_links(markdown: str, source: str, page: str) -> str:
     return LINK.sub(mended, markdown)
 
 
-def without_diagrams(markdown: str) -> str:
-    """A page's text with a table in place of each mermaid flowchart.
-
-    >>> print(without_diagrams('```mermaid\\na["A"]\\nb["B"]\\na --> b\\n```'))
-    | | imports from |
-    |---|---|
-    | A | B |
-    | B | - |
-    """
-
-    def table(match: re.Match[str]) -> str:
-        labels = {name: label.replace("<br>", " ", 1) for name, label in BOX.findall(match[1])}
-        short = {name: label.split("<br>")[0] for name, label in BOX.findall(match[1])}
-        rows = ["| | imports from |", "|---|---|"]
-        for name, label in labels.items():
-            found = [short[end] for start, end in ARROW.findall(match[1]) if start == name]
-            rows.append(f"| {label.replace('<br>', ', ')} | {', '.join(found) or '-'} |")
-        return "\n".join(rows)
-
-    return DIAGRAM.sub(table, markdown)
-
-
 def with_measured(markdown: str) -> str:
     """A page's text with README.md's measured figures, and their CPUs, in place of its mark."""
     if MEASURED not in markdown:
@@ -137,6 +120,17 @@ def source_of(page: str) -> str:
     return page if page.startswith(NOTEBOOKS + "/") else f"docs/{page}"
 
 
+def made_pages() -> dict[str, str]:
+    """The pages that are made from the code: path in docs/ -> Markdown."""
+    # mkdocs loads this file by its path, so that the project's packages may not be importable yet.
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from tools import api_reference, architecture
+
+    rooms = architecture.read_rooms()
+    return {"architecture.md": architecture.page(rooms)} | api_reference.pages()
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are not in docs/."""
     from mkdocs.structure.files import File
@@ -145,6 +139,8 @@ def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, STYLE_FILE, content=STYLE))
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    for page, text in made_pages().items():
+        files.append(File.generated(config, page, content=text))
     for path in sorted((ROOT / NOTEBOOKS).iterdir()):
         if path.suffix in (".ipynb", ".md", ".png", ".svg"):
             files.append(
@@ -156,9 +152,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Repairs the links of a page, replaces its diagrams, and adds the measured figures."""
+    """Repairs the links of a page, and adds the measured figures."""
     uri = page.file.src_uri
-    return with_measured(without_diagrams(with_links(markdown, source_of(uri), uri)))
+    return with_measured(with_links(markdown, source_of(uri), uri))
 
 
 # Runs before the plugin that reads notebooks.
