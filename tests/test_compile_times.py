@@ -14,7 +14,17 @@ from tools.compile_times.__main__ import BUDGET_TARGET, main
 from tools.compile_times.corpus import NAMES, RELATIVES, build, has_relative
 from tools.compile_times.feeds import feeds_of
 from tools.compile_times.graph import Model
-from tools.compile_times.results import COLD, COUNTS, Row, budgets, read_budgets, stages
+from tools.compile_times.results import (
+    COLD,
+    COUNTS,
+    FAST,
+    Row,
+    budgets,
+    page,
+    read_budgets,
+    stages,
+    summary,
+)
 from tools.compile_times.stage_clock import StageClock
 from tools.compile_times.start import FIRST_RUN, MODULES
 from tools.compile_times.starts import Start, start, written
@@ -54,6 +64,24 @@ def test_both_forms_of_a_model_compute_the_same(base: str) -> None:
         # Nodes differ at most in their order, in shapes, and in constants that depend on shapes:
         # some hundred roundings of float32.
         np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
+
+
+def test_the_page_begins_with_medians() -> None:
+    def took(cpu: float, wall: float) -> Start:
+        return Start(stages={FIRST_RUN: [cpu, wall], MODULES: [9.0, 9.0]})
+
+    rows = [
+        Row("a", {COLD: took(2.0, 7.0), FAST: took(8.0, 0.5)}),
+        Row("b", {COLD: took(4.0, 7.0)}),
+    ]
+    rows.append(Row("late", {COLD: Start(fault="it took too long")}))
+    assert summary(rows)[1] == [
+        ["first start", "3", "4"],
+        ['first start with `start="fast"`, wall time', "0.5", "0.5"],
+    ]
+    known = {"command": "c", "cpu": "x", "threads": 1, "limit": 60, "OpenVINO": "1"}
+    head = page(rows, known).partition("## By model")[0]
+    assert "CPU seconds of 3 models:" in head and "| first start | 3 | 4 |" in head
 
 
 def test_relatives_are_other_models() -> None:

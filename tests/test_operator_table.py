@@ -21,6 +21,7 @@ def test_every_standard_operator_is_named_once() -> None:
     missing = text.partition("Not supported: ")[2].strip().removesuffix(".").split(", ")
     known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
     assert len({*listed, *missing}) == len(listed) + len(missing)
+    assert f"| [ai.onnx](#aionnx) | {len(listed)} | {len(missing)} |" in PAGE.read_text()
     assert known <= {*listed, *missing}
 
 

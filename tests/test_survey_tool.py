@@ -314,6 +314,8 @@ def test_pages_are_made_of_the_newest_survey_of_each_cpu(tmp_path: Path) -> None
     ]
     text = page.performance_text(found)
     for line in (
+        "| [Models](#models-znver9) | znver9 | one thread 1.50x (1.50x) |",
+        "| [What falls short](#what-falls-short-znver9) | znver9 | 2 cases |",
         "2026-11-30, commit abc, 2 threads at most; numpy 2, onnxruntime 1.32.",
         f"Missing: {ONEDNN} (no compiler).",
         "Not measured: calibrate, calls, perceptrons, attention, dynamic, decoding, compiling.",

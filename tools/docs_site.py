@@ -61,11 +61,13 @@ class IFrameWorker extends EventTarget {
 if (location.protocol === "file:") window.Worker = window.IFrameWorker = IFrameWorker;
 """
 
-# Long lines of code are wrapped, not cut, and the text is wide on wide screens.
+# Long lines of code are wrapped, not cut, and the text is wide on wide screens. Names in tables of
+# the reference stay on one line.
 STYLE_FILE = "site.css"
 STYLE = """\
 .md-grid { max-width: 76rem; }
 .md-typeset pre > code, .highlight-ipynb pre { white-space: pre-wrap !important; }
+.md-typeset td:first-child a > code { white-space: nowrap; }
 """
 
 

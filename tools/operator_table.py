@@ -27,12 +27,26 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 MARK = "<!-- Written by `python -m tools.operator_table` from here on. Do not edit. -->\n"
 BY_OTHERS = "forms that the operators of its ONNX function refuse"
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft", "ai.onnx.preview", "ai.onnx.preview.training")
+HOW = """
+## How operators run
+
+| code | operators |
+|---|---|
+| own templates | convolutions, matrix products, attention, softmax, norms, quantised operators |
+| fused into them | bias, residual, quantising, casts, and chains of elementwise operators |
+| generic schedule | all others that TVM can lower, such as pooling and reductions |
+
+Templates take convolutions in one to three dimensions, grouped, depthwise and transposed, and
+products with constant weights or of two activations, in f32, int8 and bf16. Weights of products may
+have 2, 4 and 8 bits. Attention, a chain of products, and a depthwise convolution with its pointwise
+convolution may become one kernel. The generic schedule fuses, vectorises and runs in parallel.
+`tvm-hybrid explain` shows the decision for each node of a model."""
 _REFUSALS = {"ValueError", "UnsupportedOperatorError", "ShapeError"}
 
 
 def tables() -> str:
     """The tables after the mark on the page, as Markdown."""
-    parts = [MARK]
+    parts = [MARK, *_summary(), HOW]
     for domain in DOMAINS:
         versions = _versions(domain)
         rows = [_row(domain, name, versions) for name in sorted(_known(domain, versions))]
@@ -43,6 +57,18 @@ def tables() -> str:
         if missing:
             parts.append(f"\nNot supported: {', '.join(missing)}.")
     return "\n".join(parts) + "\n"
+
+
+def _summary() -> list[str]:
+    """A table with the number of supported operators of each domain."""
+    lines = ["\n| domain | supported operators | not supported |\n|---|---|---|"]
+    for domain in DOMAINS:
+        versions, name = _versions(domain), domain or "ai.onnx"
+        known = _known(domain, versions)
+        # The package onnx defines no operators of com.microsoft.
+        missing = (len({*versions} - known) or "none") if versions else "all others"
+        lines.append(f"| [{name}](#{name.replace('.', '')}) | {len(known)} | {missing} |")
+    return lines
 
 
 def refusals(convert: Callable[..., Any]) -> list[str]:

@@ -61,6 +61,25 @@ Cell = Callable[[Row], str]
 Table = tuple[list[str], list[list[str]]]
 
 
+def summary(rows: Sequence[Row]) -> Table:
+    """A table of each kind of start's median and greatest seconds, over models that answered."""
+    kinds = {
+        COLD: "first start",
+        FAST: 'first start with `start="fast"`, wall time',
+        AGAIN: "second start",
+        ONNXRUNTIME: ONNXRUNTIME,
+        OPENVINO: OPENVINO,
+    }
+    lines = []
+    for name, title in kinds.items():
+        found = [row.starts[name] for row in rows if name in row.starts]
+        spent = [each.seconds() for each in found if not each.fault]
+        if spent:
+            numbers = [each.wall if name == FAST else each.cpu for each in spent]
+            lines.append([title, f"{statistics.median(numbers):.2g}", f"{max(numbers):.2g}"])
+    return ["", "median", "most"], lines
+
+
 def overview(rows: Iterable[Row]) -> Table:
     """A table of every start's seconds until the first answer, and of counts."""
     columns: dict[str, Cell] = {
@@ -190,6 +209,8 @@ def page(rows: Sequence[Row], found: Mapping[str, object]) -> str:
             modules=modules(rows, COLD),
             again=modules(rows, AGAIN),
             theirs=modules(rows, ONNXRUNTIME),
+            models=len(rows),
+            summary="\n".join(markdown_table(*summary(rows))[1:]),
             overview="\n".join(markdown_table(*overview(rows))[1:]),
             notes="\n".join(f"- {note}" for note in notes(rows)),
             phases=", ".join(f"{at} {phase.value}" for at, phase in enumerate(Phase, 1)),

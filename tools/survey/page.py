@@ -22,9 +22,14 @@ from .store import BUSY, FOLDER, ROOT, Result, Row, Survey, newest, shortfalls
 PERFORMANCE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 INTRODUCTION = """\
-`python -m tools.survey` measures a CPU; this part of the page is made from its files in
-`docs/measured`. Times are the least of many calls in turns. A ratio is the time of the best other
-library over ours: above 1, we are faster."""
+How fast tvm_hybrid is beside ONNX Runtime, OpenVINO, oneDNN and other libraries. A ratio is the
+time of the best other library over ours: above 1, we are faster. Times are the least of many calls
+in turns. [Compile times](compile_times.md) and [scaling by threads](scaling.md) have their own
+pages."""
+CONTENTS = """\
+Each CPU of the table has a chapter: its peaks, every measured case, and the cases that fall short.
+`python -m tools.survey` measures a CPU, and makes these chapters from its files in `docs/measured`.
+Older measurements, of other CPUs too, follow after these chapters."""
 LISTED = 4  # most cases listed among those without time
 _OLD = r"<!-- until measured: {cpu} -->.*?<!-- end of {cpu} -->\n?"
 BESIDE = ("products", "perceptrons", "attention", "models", "dynamic", "decoding")
@@ -56,7 +61,7 @@ def pages(folder: Path = FOLDER) -> dict[Path, str]:
 
 def performance_text(surveys: Sequence[Survey]) -> str:
     """The tables of all sections of all CPUs."""
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION, *summary(surveys), "", CONTENTS]
     for survey in surveys:
         lines += ["", f"## {title(survey)}", "", *about(survey)]
         for name, found in survey.sections.items():
@@ -70,6 +75,38 @@ def performance_text(surveys: Sequence[Survey]) -> str:
         lines += ["", f"### What falls short: {survey.cpu}", ""]
         lines += [f"- {each}" for each in short] or ["Nothing."]
     return "\n".join(lines)
+
+
+def summary(surveys: Sequence[Survey]) -> list[str]:
+    """A table of every CPU's geometric means and shortfalls, with links to their sections."""
+    lines = []
+    for survey in surveys:
+        cpu = survey.cpu
+        for name, ratios in comparisons(survey).items():
+            heading = SECTIONS[name].title
+            lines.append([f"[{heading}](#{anchor(f'{heading}: {cpu}')})", cpu, ratios])
+        count, link = len(shortfalls(survey.rows)), anchor(f"What falls short: {cpu}")
+        short = f"{count} case{'s' * (count > 1)}" if count else "nothing"
+        lines.append([f"[What falls short](#{link})", cpu, short])
+    return markdown_table(["measured", "CPU", "ratio, geometric mean (least)"], lines)
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, on the site and on the forge."""
+    return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+
+
+def comparisons(survey: Survey) -> dict[str, str]:
+    """Section -> its geometric means for each number of threads, if it compares libraries."""
+    found = {}
+    for name in BESIDE:
+        rows, texts = survey.sections.get(name, Result()).rows, []
+        for count in sorted({row.threads for row in rows}):
+            mean = mean_of(row for row in rows if row.threads == count)
+            texts += [f"{threads_text(count)} {mean}"] if mean else []
+        if texts:
+            found[name] = "; ".join(texts)
+    return found
 
 
 def title(survey: Survey) -> str:
@@ -202,14 +239,8 @@ def readme_text(surveys: Sequence[Survey]) -> str:
         caption = f"Each bar is the time of {peers} over ours on one thread of {title(drawn)}: "
         caption += "the same precision, calls in turns, least times."
     for survey in surveys:
-        for name in BESIDE:
-            rows = survey.sections.get(name, Result()).rows
-            texts = []
-            for count in sorted({row.threads for row in rows}):
-                mean = mean_of(row for row in rows if row.threads == count)
-                texts += [f"{threads_text(count)} {mean}"] if mean else []
-            if texts:
-                lines.append([SECTIONS[name].title, survey.cpu, "; ".join(texts)])
+        found = comparisons(survey)
+        lines += [[SECTIONS[name].title, survey.cpu, ratios] for name, ratios in found.items()]
     head = ["measured", "CPU", "the best other library's time over ours, geometric mean (least)"]
     return "\n".join([caption, *markdown_table(head, lines)])
 
