@@ -41,7 +41,7 @@ from .lower.kernel_pipelines import mark_takers_of_bits
 from .lower.kernel_sharing import rename_kernels, share_kernels
 from .lower.lower_regions import lower_regions, select_configs
 from .lower.merge_side_by_side import merge_side_by_side
-from .lower.weights import fold_constants, pack_open_weights, prepack
+from .lower.weights import fold_constants, pack_dynamic_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.integer_mean import integer_mean, integer_pool
 from .quantize.integer_product import integer_products, narrow_conv_weights
@@ -166,18 +166,18 @@ def phases(
         ],
         Phase.FORM_REGIONS: [
             *only_if(fuse, scale_weight(options.threads)),
-            partition(machine.isa, decisions, options.strict, fuse, options.open_weights, bf16),
+            partition(machine.isa, decisions, options.strict, fuse, options.dynamic_weights, bf16),
             requantize(),
             *only_if(coarse, merge_attention(machine.isa)),
             *only_if(coarse, merge_depthwise(machine)),
             *only_if(coarse, merge_chains(machine)),
-            select_winograd(machine, options.fast_math, options.open_weights),
+            select_winograd(machine, options.fast_math, options.dynamic_weights),
             compose_reorders(),
             note_reorders(decisions),
         ],
         Phase.CONFIGURE_REGIONS: [
             select_configs(machine, options.lookup),
-            pack_open_weights(machine.isa),
+            pack_dynamic_weights(machine.isa),
             prepack(machine.isa, meaning),
         ],
         Phase.BUILD_KERNELS: [

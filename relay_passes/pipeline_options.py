@@ -81,7 +81,7 @@ class PipelineOptions(CodeOptions):
     arrange : callable or None
         A contraction from a TIR function or an einsum -> its arrangement, or None to use the
         estimate.
-    open_weights : bool
+    dynamic_weights : bool
         Whether parameters after the first `num_input` of a function are weights, known before a
         run. Operators on them alone then pack the weights of products, as they always do for
         convolutions, and convolutions with these weights may use Winograd's algorithm.
@@ -100,7 +100,7 @@ class PipelineOptions(CodeOptions):
     suffix: str = ""
     layouts: ChooseLabels | None = None
     arrange: ChooseArrangement | None = None
-    open_weights: bool = False
+    dynamic_weights: bool = False
     entry_checks: bool = False
     kernels: KernelStore | None = None
 

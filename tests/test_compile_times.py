@@ -57,9 +57,9 @@ def test_every_model_has_a_budget() -> None:
 
 @pytest.mark.parametrize("base", ["yolo", "notes", "voice_activity", "tagger", "atoms", "events"])
 def test_both_forms_of_a_model_compute_the_same(base: str) -> None:
-    known, opened = build(base), build(f"{base}_dynamic")
-    assert not known.sizes and opened.sizes
-    results = [_ran(model, feeds_of(opened)) for model in (known, opened)]
+    static, dynamic = build(base), build(f"{base}_dynamic")
+    assert not static.sizes and dynamic.sizes
+    results = [_ran(model, feeds_of(dynamic)) for model in (static, dynamic)]
     for first, second in zip(*results, strict=True):
         # Nodes differ at most in their order, in shapes, and in constants that depend on shapes:
         # some hundred roundings of float32.
@@ -79,8 +79,8 @@ def test_the_page_begins_with_medians() -> None:
         ["first start", "3", "4"],
         ['first start with `start="fast"`, wall time', "0.5", "0.5"],
     ]
-    known = {"command": "c", "cpu": "x", "threads": 1, "limit": 60, "OpenVINO": "1"}
-    head = page(rows, known).partition("## By model")[0]
+    static = {"command": "c", "cpu": "x", "threads": 1, "limit": 60, "OpenVINO": "1"}
+    head = page(rows, static).partition("## By model")[0]
     assert "CPU seconds of 3 models:" in head and "| first start | 3 | 4 |" in head
 
 

@@ -41,8 +41,8 @@ def test_every_operator_is_raced_or_left_for_a_reason() -> None:
 def test_cases_are_models_that_fit_their_feeds(size: str) -> None:
     for make in CASES.values():
         case = make(SIZES.index(size))
-        for is_open in (False, True):
-            model = onnx.load_from_string(case.model(is_open))
+        for is_dynamic in (False, True):
+            model = onnx.load_from_string(case.model(is_dynamic))
             assert [each.name for each in model.graph.input] == list(case.feeds)
 
 
@@ -57,8 +57,8 @@ def test_results_are_shown(tmp_path: Path) -> None:
         "EyeLike", "ReduceSum", "ReduceSumSquare"
     }  # fmt: skip
     for each in found.values():
-        assert each["difference, known"] < 1e-5 and each["difference, open"] < 1e-5
-        assert min(each[form] for form in ("onnxruntime", "known", "open")) > 0
+        assert each["difference, static"] < 1e-5 and each["difference, dynamic"] < 1e-5
+        assert min(each[form] for form in ("onnxruntime", "static", "dynamic")) > 0
     shown = CliRunner().invoke(main, ["--from", str(path), "--below", "1000"])
     assert "geometric mean of 10 ratios" in shown.output, shown.output
     assert "EyeLike; small" in shown.output

@@ -59,7 +59,7 @@ def compile(
         `torch.export`.
     dynamic_shapes : optional
         For a torch module: the argument of `torch.export.export` of this name. Its dimensions need
-        sizes by `shapes`, or stay dynamic with `keep_open`.
+        sizes by `shapes`, or stay dynamic with `keep_dynamic`.
     **keywords
         Any field of `CompileOptions`, such as `target`, `shapes` and `num_threads`; overrides that
         of `options`.
@@ -105,9 +105,9 @@ def compile(
     passes = choices.passes_options(options, target, setting.count, choices.records_of(options))
     passes = replace(passes, kernels=kernels)
     imported = import_model(
-        model, options.shapes, options.values, options.keep_open, options.check_indices
+        model, options.shapes, options.values, options.keep_dynamic, options.check_indices
     )
-    if options.strict == "open":
+    if options.strict == "dynamic":
         passes = replace(passes, strict=any(info.static_shape is None for info in imported.inputs))
     fallback_program = None
     if second is not None:

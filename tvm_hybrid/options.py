@@ -89,7 +89,7 @@ class CompileKeywords(SessionKeywords, total=False):
 
     strict: bool | str
     dump_ir: PathLike | None
-    keep_open: bool
+    keep_dynamic: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +153,9 @@ class CompileOptions(CodeOptions):
         "always": workers stay awake while the executable lives, each on a CPU, for the shortest
         time of the next run. "never": they sleep at once. None: the value of TVM_HYBRID_SPIN, else
         "run". Like `threads`, it belongs to this process.
-    strict : bool or "open"
-        Whether an operator that should have a template but gets none is an error. "open": only in a
-        program with dynamic sizes.
+    strict : bool or "dynamic"
+        Whether an operator that should have a template but gets none is an error. "dynamic": only
+        in a program with dynamic sizes.
     dump_ir : path-like, optional
         Folder for the IR after every pass; the fallback's IR goes to a subfolder.
     fallback : str, mapping or tvm.target.Target, optional
@@ -164,10 +164,11 @@ class CompileOptions(CodeOptions):
         if the code for `target` cannot: the CPU lacks a feature, or Linux denies AMX tiles.
         Executable and exported library hold both programs, each with packed weights; constants that
         are equal in both are exported once.
-    keep_open : bool
+    keep_dynamic : bool
         Dimensions of inputs without sizes in `shapes` stay dynamic, and one program runs all sizes.
         Those of an ONNX model keep their names, or are named by input and axis. If `shapes` has all
-        sizes, code is for these only. Without `keep_open`, a dimension without a size is an error.
+        sizes, code is for these only. Without `keep_dynamic`, a dimension without a size is an
+        error.
     check_indices : bool
         For an ONNX model: whether an index out of range, of Gather, GatherElements, GatherND and
         the scattering operators, is an error of the run, which names the node and the range;
@@ -198,15 +199,15 @@ class CompileOptions(CodeOptions):
     strict: bool | str = False
     dump_ir: PathLike | None = None
     fallback: TargetLike = None
-    keep_open: bool = False
+    keep_dynamic: bool = False
     check_indices: bool = False
     cache: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.strict, bool) and self.strict != "open":
+        if not isinstance(self.strict, bool) and self.strict != "dynamic":
             raise CompileError(
-                Argument("strict"), f" is True, False or 'open', not {self.strict!r}"
+                Argument("strict"), f" is True, False or 'dynamic', not {self.strict!r}"
             )
         self._require_mapping("shapes", ShapeError, "{'x': (1, 128)}")
         self._require_mapping("values", InputValueError, "{'axes': [0, 1]}")

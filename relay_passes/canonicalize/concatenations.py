@@ -13,7 +13,7 @@ from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import CONVERSIONS, MOVABLE, read_elementwise
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 
 @rule(*(name for name in MOVABLE if name not in CONVERSIONS))
@@ -88,7 +88,7 @@ def _joined(graph: DataflowGraph, expr: relax.Expr) -> _Joined | None:
         return None
     axis = int(value.attrs.axis) % len(result.shape)
     extents = tuple(tensor.shape[axis] for tensor in tensors if tensor is not None)
-    return None if is_open(extents) else _Joined(parts, axis, extents)
+    return None if is_dynamic(extents) else _Joined(parts, axis, extents)
 
 
 @rule("relax.reshape")

@@ -23,7 +23,7 @@ from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import MOVABLE, QUANTIZING, read_elementwise
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose, repeated
 
@@ -98,7 +98,7 @@ class Interleaved:
                 list(range(1, 1 + rank)),
                 list(self.first),
                 relax_shape(ends, together, *self.parts),
-                assume_inbound=is_open(ends),  # else TVM cannot infer dynamic extents
+                assume_inbound=is_dynamic(ends),  # else TVM cannot infer dynamic extents
             )
         if self.last:
             return whole
@@ -130,7 +130,7 @@ class Interleaved:
         parts, row = list(self.parts), self._shape[-1]
         # Static phases get an axis, by which a reader of the result recognises them. With dynamic
         # extents, joining rows side by side needs a simpler kernel.
-        own = () if is_open(counts) else (1,)
+        own = () if is_dynamic(counts) else (1,)
         for axis in reversed(range(rank)):
             size, at_axis = self.pieces[axis], -1 if axis == rank - 1 else -1 - len(own)
             joined = [

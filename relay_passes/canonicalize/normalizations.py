@@ -24,7 +24,7 @@ from relay_passes.ir.graph import (
 )
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import ITEM, RuleGraph, rule
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 _DATA, _SPREAD = "data", "spread"
 _OUTSIDE = 6  # most operators after the sum with epsilon
@@ -153,7 +153,7 @@ def _norm(graph: DataflowGraph, spread: _Spread, var: relax.Var) -> relax.Expr |
     if weights is None or tensor is None or (not spread.centered and weights[1] != (0.0, None)):
         return None
     shape = tensor.shape[spread.axis :]
-    if is_open(shape):
+    if is_dynamic(shape):
         return None
     scale, shift = (_as_weight(number, value, shape) for number, value in weights)
     if scale is None or shift is None:

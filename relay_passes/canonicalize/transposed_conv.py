@@ -22,7 +22,7 @@ from relay_passes.ir.axes import known_integers, widened_bytes
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 OPERATORS = {
     f"relax.nn.conv{rank}d_transpose": (rank, spatial, getattr(relax.op.nn, f"conv{rank}d"))
@@ -298,7 +298,7 @@ class TransposedConv:
             taps = math.prod(window.size for window in windows)
             cost += depth * (taps * math.ceil(columns / LANES) + READ)
         # `concat_in_place` saves the copy of parts of static extents.
-        copied = len(form.parts) > 1 and is_open(self.outputs)
+        copied = len(form.parts) > 1 and is_dynamic(self.outputs)
         if form.moves or copied:
             cost += INTERLEAVE * math.ceil(self.channels * math.prod(self.strides) / LANES)
         return cost
@@ -415,7 +415,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
         )
         for axis in range(rank)
     )
-    if any(is_open((axis.more,)) for axis in axes):
+    if any(is_dynamic((axis.more,)) for axis in axes):
         return None
     conv = TransposedConv(
         x=call.args[0],
@@ -431,7 +431,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
         for each, window in zip(axes, windows, strict=True):
             # Removed positions must leave something of x; for a dynamic extent that is unknown.
             removed = min(0, window.before) + min(0, window.after)
-            if removed and (is_open((each.extent,)) or each.extent + removed <= 0):
+            if removed and (is_dynamic((each.extent,)) or each.extent + removed <= 0):
                 return None
     return conv
 

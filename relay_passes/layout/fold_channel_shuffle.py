@@ -16,7 +16,7 @@ from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.strided_view import StridedView, match_regroup
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 
 @rule("relax.reshape")
@@ -289,7 +289,7 @@ def match_shuffle(graph: DataflowGraph, position: int) -> Shuffle | None:
     whole, result = region_tensor(regroup.source), region_tensor(graph.bindings[position].var)
     if whole is None or result is None or whole.shape != result.shape or not whole.shape:
         return None
-    if is_open(whole.shape[-1:]):
+    if is_dynamic(whole.shape[-1:]):
         return None
     axes = range(len(whole.shape))
     view, plain = regroup.between(axes, axes), StridedView.contiguous(whole.shape)

@@ -115,13 +115,13 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     groups, sizes = joined(list(before.values), list(after.values)), list(after.values)
     view = all(map(is_product, sizes))
     # A group that starts with a dynamic size and has a static size other than 1 after it.
-    joins_open = any(
+    joins_dynamic = any(
         group
         and const_int(before.values[group[0]]) is None
         and any(const_int(before.values[axis]) != 1 for axis in group[1:])
         for group in groups or ()
     )
-    if groups is None or (view and not joins_open):
+    if groups is None or (view and not joins_dynamic):
         return legalize_by_tvm(builder, call) if view else call  # a call that stays is a view
 
     def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:

@@ -37,7 +37,7 @@ from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import bindings_of, is_call, region_tensor, size_of
 from relay_passes.ir.rewrite import is_kernel, is_relax, rewrite_blocks
 from relay_passes.ir.tidy import tidy
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.arrangement import ChooseArrangement, Labels, RefusedError
 
@@ -272,7 +272,7 @@ def _extents(operands: list[Operand]) -> Extents:
         for label, size, extent in zip(operand.labels, tensor.shape, shape, strict=True):
             if sizes.setdefault(label, size) != size:
                 raise RefusedError(f"the label {label} has the extents {sizes[label]} and {size}")
-            if not is_open([size]) and size == 0:
+            if not is_dynamic([size]) and size == 0:
                 raise RefusedError("an extent of 0")
             extents.setdefault(label, extent)
     return extents

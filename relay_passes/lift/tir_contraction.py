@@ -27,7 +27,7 @@ from tvm import relax, te, tirx
 from microkernels.base.arrays import RANGES
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import is_call, known_tensor, scalar_constant, size_of
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.generic.expressions import (
     const_int,
     resized_buffers,
@@ -256,7 +256,7 @@ def _cheapest(
 
     def cost(pair: _Pair) -> int:
         labels = {*pair[0].labels, *pair[1].labels}
-        return math.prod(_SAMPLE if is_open([sizes[x]]) else int(sizes[x]) for x in labels)
+        return math.prod(_SAMPLE if is_dynamic([sizes[x]]) else int(sizes[x]) for x in labels)
 
     def sums(first: Operand, second: Operand) -> bool:
         others = [each for each in operands if each is not first and each is not second]

@@ -25,7 +25,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.generic.expressions import const_int, variables_of
 from tir_schedules.generic.nest import Axis, Nest, analyzer_for
 from tir_schedules.tensorize.arrangement import RefusedError
@@ -176,7 +176,7 @@ def _proved(
     channels, outputs, per_group, own = of_x["C"], of_y["C"], of_w["I"], of_w["O"]
     if not channels or not outputs or not per_group or not own:
         return None
-    if is_open([channels, outputs, per_group, own]):
+    if is_dynamic([channels, outputs, per_group, own]):
         return None
     if turned:  # indices and extents as those of an ordinary weight
         if outputs % own or channels % (outputs // own) or per_group != channels:
@@ -204,7 +204,7 @@ def _proved(
         # Candidate distances: the factors in the index, with all places inside the tensor.
         taps, stride = of_w[letter], factor_of(x[letter], y[letter])
         dilation = factor_of(x[letter], w[letter])
-        if not taps or is_open([taps]) or stride is None or dilation is None:
+        if not taps or is_dynamic([taps]) or stride is None or dilation is None:
             return None
         if min(stride, dilation) < 0:
             return None

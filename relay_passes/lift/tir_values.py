@@ -45,7 +45,7 @@ from relay_passes.ir.axes import AxisView
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, known_tensor, size_of
-from tir_schedules.core.size import is_open, quotient
+from tir_schedules.core.size import is_dynamic, quotient
 from tir_schedules.generic.expressions import call_name, const_int, substitute, variables_of
 from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
@@ -173,7 +173,7 @@ class ValueReader:
         if not is_call(call, "relax.sum"):
             return None
         elements = quotient(known_tensor(call.args[0]).size, known_tensor(call).size)
-        if elements is None or is_open([elements]) or elements != count:
+        if elements is None or is_dynamic([elements]) or elements != count:
             return None
         axes = [int(axis) for axis in call.attrs.axis]
         mean = self._emit(relax.op.mean(call.args[0], axes, bool(call.attrs.keepdims)))
@@ -221,12 +221,12 @@ class ValueReader:
                 low, high = bounds.pop(along.axis, (None, None))
                 total = self._extents[along.axis]
                 low, high = max(low or 0, 0), total if high is None else high
-                if not is_open([high, total]):
+                if not is_dynamic([high, total]):
                     high = min(high, total)
                 behind = total + -1 * high
                 if (low, high) != (-along.start, extent + -1 * along.start):
                     return None
-                if is_open([behind]) or behind < 0:
+                if is_dynamic([behind]) or behind < 0:
                     return None
                 widths += [low, behind]
             axes.append(along.axis)
@@ -278,7 +278,7 @@ class ValueReader:
             count = 1 if along.axis is None else self._extents[along.axis]
             if count == extent and (along.start, along.stride) == (0, 1):
                 continue
-            if is_open([count, extent]) and along.axis is not None:
+            if is_dynamic([count, extent]) and along.axis is not None:
                 raise RefusedError("a part of a tensor of dynamic size")
             ends = (along.start, along.start + along.stride * (count - 1))
             if min(ends) < 0 or max(ends) >= extent:
@@ -333,7 +333,7 @@ def _bounds(
         elif isinstance(smaller, tirx.Var) and not variables_of(larger) & axes:
             end = size_of(larger) + (0 if strict else 1)
             first, last = bounds.get(smaller, (None, None))
-            if last is not None and is_open([last, end]):
+            if last is not None and is_dynamic([last, end]):
                 return None
             bounds[smaller] = (first, end if last is None else min(last, end))
         else:
@@ -446,7 +446,7 @@ def read_reshape(
     if (
         const_int(analyzer.simplify(read - written)) == 0
         or analyzer.can_prove_equal(read, written)
-        or (is_open([*before, *after]) and _as_tvm_writes_it(load, nest, store))
+        or (is_dynamic([*before, *after]) and _as_tvm_writes_it(load, nest, store))
     ):
         return block.emit(relax.op.reshape(source, [axis.stated for axis in axes]))
     return None

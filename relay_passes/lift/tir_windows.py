@@ -16,7 +16,7 @@ from microkernels.vector.expressions import Expr
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call, size_of
 from relay_passes.ir.rewrite import is_kernel
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.generic.expressions import call_name, const_int, substitute, variables_of
 from tir_schedules.generic.nest import Nest, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
@@ -353,7 +353,7 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
         before.append(window.taps - 1 - start)
         after.append(max(0, window.taps - 1 - end))
         further.append(end - (window.taps - 1 - after[-1]))
-    if is_open([*before, *after, *further]):
+    if is_dynamic([*before, *after, *further]):
         raise RefusedError("the number of zeros around it is dynamic")
     small = all(more < stride for more, stride in zip(further, found.strides[2:], strict=True))
     if min(before) < 0 or not small:

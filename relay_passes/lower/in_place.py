@@ -20,10 +20,10 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.attention.caches import Growth, reject_growth
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.attention.dynamic import build_open
+from tir_schedules.attention.dynamic import build_dynamic
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import is_open, quotient
+from tir_schedules.core.size import is_dynamic, quotient
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.elementwise import X_DTYPES
 from tir_schedules.rows.row_update import build_row_update
@@ -96,7 +96,7 @@ class _Grower(KernelPass):
         assert isinstance(config, AttentionConfig)
         key = (region.key, config, found)
         if key not in self.kernels:
-            function = build_open(region, config, isa, growths)
+            function = build_dynamic(region, config, isa, growths)
             name = template_for(region.op).kernel_name(region, config, isa)
             kernel = _marked(function, name, _PAST_AND_PRESENT)
             self.kernels[key] = self.builder.add_func(kernel, "tvm_hybrid_attention_growing")
@@ -174,7 +174,13 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
         new, before, *past = (call.args[1].fields[place] for place in places)
         rows, first, made, *old = map(region_tensor, (new, before, binding.var, *past))
         # The kernel needs rows of a static width.
-        if rows is None or first is None or made is None or None in old or is_open(made.shape[-1:]):
+        if (
+            rows is None
+            or first is None
+            or made is None
+            or None in old
+            or is_dynamic(made.shape[-1:])
+        ):
             return None
         key = (rows, first, made, *old)
         if key not in kernels:

@@ -111,7 +111,7 @@ class Families:
         arguments = len(first.inputs) + len(first.operands)
         family = Family(first.op, arguments, kernel, {(first.key, config): ()})
         # A kernel that leaves threads idle may be merged with others.
-        idle = threads > 1 and not first.is_open and tasks_of(kernel) < threads
+        idle = threads > 1 and not first.is_dynamic and tasks_of(kernel) < threads
         if not others or not share or idle:
             return family, others
         numbers, left = self._numbers(first, others, kernel, config), list[Region]()

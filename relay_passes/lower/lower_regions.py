@@ -107,7 +107,7 @@ def decision_of(
         source=str(callee.attrs[SOURCE]),
         reason="; ".join(filter(None, [reason, fewer, template.by_values(region, config)])),
         on_vectors=why_vectors(region, config, machine),
-        at_run_time=template.at_run_time(region, config) if region.is_open else "",
+        at_run_time=template.at_run_time(region, config) if region.is_dynamic else "",
         flops=int(template.flops(region)),
         workload=region.key,
     )

@@ -156,7 +156,7 @@ class _Merger(KernelPass):
         if not isinstance(function, tirx.PrimFunc) or REGION not in (function.attrs or {}):
             return None
         region = region_of(function)
-        if region.is_open:  # the number of tasks is known only at run time
+        if region.is_dynamic:  # the number of tasks is known only at run time
             return None
         tasks, threads = side_by_side.tasks_of(function), self.machine.threads
         if tasks >= threads:

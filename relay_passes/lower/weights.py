@@ -40,7 +40,7 @@ from .lower_regions import config_of
 #     def fused_matmul(x, packed, b):
 #         w = ...slices of packed, put together...   # the function keeps its meaning
 #
-# Weights that are no constants have been packed already (see `pack_open_weights`).
+# Weights that are no constants have been packed already (see `pack_dynamic_weights`).
 
 
 MOST_KEPT = 1 << 26  # bytes packed before freed memory is returned to the system
@@ -177,7 +177,7 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
 
 
 @named_pass
-def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
+def pack_dynamic_weights(mod: IRModule, isa: Isa) -> IRModule:
     """Packs weights that are parameters by operators, before the regions that read them.
 
     Before

@@ -17,7 +17,7 @@ from relay_passes.ir.graph import known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import LIMIT, Quantized, largest, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 from .integer_product import integers_of
 
@@ -64,7 +64,7 @@ def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         axes = reduced_axes(call)
     extents = [known_tensor(q.data).shape[axis] for axis in axes]
     count, zero_point = math.prod(extents), int(q.quantization.known[1].reshape(()))
-    if is_open(extents) or count == 0 or count * (largest(q) + abs(zero_point)) >= LIMIT:
+    if is_dynamic(extents) or count == 0 or count * (largest(q) + abs(zero_point)) >= LIMIT:
         return None
     keepdims = op_name(call) in _GLOBAL or bool(call.attrs.keepdims)
     total = block.emit(relax.op.sum(block.emit(relax.op.astype(q.data, "int32")), axes, keepdims))
@@ -124,7 +124,7 @@ def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         return _scaled(block, total, q, np.float32(math.prod(window)))
     extents = [tensor.shape[layout.index(letter)] for letter in spatial]
     outputs = [result.shape[layout.index(letter)] for letter in spatial]
-    if is_open((*extents, *outputs)):
+    if is_dynamic((*extents, *outputs)):
         return None
     counts: np.ndarray = np.ones((), np.int64)  # elements of each window inside the tensor
     for axis, (size, extent, count) in enumerate(zip(window, extents, outputs, strict=True)):

@@ -61,7 +61,7 @@ from relay_passes.ir.quantization import (
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 from relay_passes.ir.traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def _matmul(call: relax.Call, a: Quantized, w: Quantized) -> IntegerProduct | st
     # Bounds of the sums' magnitudes: one for all, or one for each column.
     bound = a_tensor.shape[-1] * largest(a) * largest(w)
     bounds = np.asarray(bound)
-    if is_open((bound,)) or bound >= LIMIT // 2:  # for most weights the simple bound suffices
+    if is_dynamic((bound,)) or bound >= LIMIT // 2:  # for most weights the simple bound suffices
         weights = known_centred(w)
         if weights is not None and weights.ndim == 2:
             bounds = largest_sums(a, weights, 1)

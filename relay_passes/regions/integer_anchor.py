@@ -49,7 +49,7 @@ class Anchor:
         Positions of bindings between `inputs` and the call.
     otherwise : str
         The template to try if the first one rejects the call; "" if there is none.
-    open_weight : int or None
+    dynamic_weight : int or None
         Number of the input that is packed like a constant although it is dynamic.
     """
 
@@ -60,7 +60,7 @@ class Anchor:
     attrs: dict[str, Attribute] = field(default_factory=dict)
     absorbed: tuple[int, ...] = ()
     otherwise: str = ""
-    open_weight: int | None = None
+    dynamic_weight: int | None = None
 
     def region(self) -> Region | None:
         """The region without an epilogue; None if a shape is unknown."""
@@ -68,7 +68,7 @@ class Anchor:
         if self.output is None or any(tensor is None for tensor in tensors):
             return None
         inputs = tuple(
-            Tensor(tensor.shape, tensor.dtype, tensor.constant or number == self.open_weight)
+            Tensor(tensor.shape, tensor.dtype, tensor.constant or number == self.dynamic_weight)
             for number, tensor in enumerate(tensors)
             if tensor is not None
         )

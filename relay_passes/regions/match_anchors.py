@@ -34,7 +34,7 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
 
         lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
-    A weight that is no constant is packed by operators (`pack_open_weights`). For 8-bit integers
+    A weight that is no constant is packed by operators (`pack_dynamic_weights`). For 8-bit integers
     and 16-bit floats, `integer_anchor` finds the tensors that x and the weight are computed from.
     """
     attrs = call.attrs
@@ -48,8 +48,8 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     weight = region_tensor(w.source)
     if weight is None or region_tensor(x.source) is None:
         return _UNKNOWN
-    is_open = not isinstance(w.source, ir.GenericConst)
-    if is_open and (weight.dtype not in _PACKED_AT_RUN_TIME or 0 in weight.shape):
+    is_dynamic = not isinstance(w.source, ir.GenericConst)
+    if is_dynamic and (weight.dtype not in _PACKED_AT_RUN_TIME or 0 in weight.shape):
         return "the weight is not a constant"
     groups = int(attrs.groups)
     described: dict[str, Attribute] = {
@@ -69,9 +69,9 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
     absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
     attributes = {**x.attrs, **w.attrs, **described}
-    open_weight = 1 if is_open else None
+    dynamic_weight = 1 if is_dynamic else None
     output = region_tensor(call)
-    return Anchor(position, op, inputs, output, attributes, absorbed, otherwise, open_weight)
+    return Anchor(position, op, inputs, output, attributes, absorbed, otherwise, dynamic_weight)
 
 
 def _plain_name(call: relax.Call) -> str:
@@ -95,11 +95,11 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     left, right = operands
     if (a.dtype, b.dtype) == ("float32", "float32"):
         note_scaled_weight(graph, right)
-    is_open = right.source in graph.weights and a.dtype == b.dtype
+    is_dynamic = right.source in graph.weights and a.dtype == b.dtype
     rounds = a.dtype in ("bfloat16", "float16")
-    op, open_weight, axes, taken = "batch_matmul", None, dict[str, Attribute](), graph.taken
-    if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
-        op, open_weight = "matmul", 1 if is_open else None
+    op, dynamic_weight, axes, taken = "batch_matmul", None, dict[str, Attribute](), graph.taken
+    if (is_dynamic or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
+        op, dynamic_weight = "matmul", 1 if is_dynamic else None
         if a.dtype == "int32":
             integer_anchor.quantized_on_the_way(graph, left)
         elif rounds:
@@ -124,7 +124,7 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     inputs = (left.source, right.source, *(further[name] for name in names))
     absorbed = tuple(sorted({*left.absorbed, *right.absorbed}))
     attrs = {**left.attrs, **right.attrs, **axes}
-    return Anchor(position, op, inputs, output, attrs, absorbed, open_weight=open_weight)
+    return Anchor(position, op, inputs, output, attrs, absorbed, dynamic_weight=dynamic_weight)
 
 
 def _operands(graph: DataflowGraph, call: relax.Call) -> tuple[Operand, Operand] | None:
@@ -142,7 +142,7 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     x, w = region_tensor(call.args[0]), region_tensor(call.args[1])
     plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
     plain = plain and layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
-    known = isinstance(call.args[1], ir.GenericConst) and x is not None and not x.is_open
+    known = isinstance(call.args[1], ir.GenericConst) and x is not None and not x.is_dynamic
     if not plain or not known or w is None or w.dtype != "float32":
         return match_conv(graph, position, call)
     window: dict[str, Attribute] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
@@ -196,11 +196,11 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     inputs = tuple(call.args[1].fields)
     weight = region_tensor(inputs[1])
     # A computed weight is packed in every run; the template packs no int8 weight by operators.
-    is_open = weight is not None and not weight.constant and weight.dtype != "int8"
+    is_dynamic = weight is not None and not weight.constant and weight.dtype != "int8"
     known = json.loads(attrs[RECURRENT_ATTRS])
-    open_weight = 1 if is_open else None
+    dynamic_weight = 1 if is_dynamic else None
     output = region_tensor(call)
-    return Anchor(position, RECURRENT, inputs, output, known, open_weight=open_weight)
+    return Anchor(position, RECURRENT, inputs, output, known, dynamic_weight=dynamic_weight)
 
 
 MATCHERS: dict[str, Matcher] = {

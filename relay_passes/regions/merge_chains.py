@@ -142,7 +142,7 @@ class _Matcher:
 
     def estimated(self, region: Region) -> cost.ChainEstimate:
         """The estimate of a chain."""
-        estimate = cost.estimate_open_chain if region.is_open else cost.estimate_chain
+        estimate = cost.estimate_dynamic_chain if region.is_dynamic else cost.estimate_chain
         return estimate(region, self.machine)
 
     def beginnings(
@@ -264,7 +264,7 @@ def lengths_worth(graph: RegionGraph, chains: Sequence[Sequence[Merge]]) -> list
         The merges of each chain that pay, the shortest first.
     """
     lengths = [len(ways) for ways in chains]
-    dynamic = [number for number, ways in enumerate(chains) if ways[-1].region.is_open]
+    dynamic = [number for number, ways in enumerate(chains) if ways[-1].region.is_dynamic]
     if not dynamic:
         return lengths
     kernels = _BlockKernels(graph, chains, dynamic)
@@ -294,7 +294,9 @@ class _BlockKernels:
     def __init__(
         self, graph: RegionGraph, chains: Sequence[Sequence[Merge]], dynamic: Sequence[int]
     ) -> None:
-        static = {at for ways in chains if not ways[-1].region.is_open for at in ways[-1].members}
+        static = {
+            at for ways in chains if not ways[-1].region.is_dynamic for at in ways[-1].members
+        }
         self.forms = {
             at: nameless_form(region) for at, region in graph.regions.items() if at not in static
         }

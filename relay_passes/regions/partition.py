@@ -53,19 +53,19 @@ def partition(
     decisions: DecisionLog,
     strict: bool = False,
     fuse: bool = True,
-    open_weights: bool = False,
+    dynamic_weights: bool = False,
     rounds: bool = False,
 ) -> IRModule:
     """The pass, for one instruction set; notes which operators it leaves, and why.
 
     If `strict`, it raises CompileError if it leaves a call for which there is a template. Without
     `fuse` every region is an anchor alone: one operator, with the meaning of its operands (zero
-    points, narrow weights) and the order in which they are stored. With `open_weights`, parameters
-    after the first `num_input` of a function are weights. With `rounds`, products with weights of
-    few bits may round both operands to bfloat16, which AMX tiles multiply.
+    points, narrow weights) and the order in which they are stored. With `dynamic_weights`,
+    parameters after the first `num_input` of a function are weights. With `rounds`, products with
+    weights of few bits may round both operands to bfloat16, which AMX tiles multiply.
     """
     builder = relax.BlockBuilder(mod)
-    weights = weights_of(mod) if open_weights else set()
+    weights = weights_of(mod) if dynamic_weights else set()
     partitioner = _Partitioner(function_adder(builder, mod, functions.REGION), isa, decisions)
 
     def rewritten(block: relax.DataflowBlock) -> list[relax.Binding]:

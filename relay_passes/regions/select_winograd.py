@@ -21,7 +21,7 @@ So a region is changed only if all of these conditions hold:
   (tir_schedules/convolution/winograd/config.py). Weights are assumed to come from memory if all
   weights of the module do not fit in L3, because every run reads all of them.
 - its weight is a constant, or a parameter that a separate function packs before any run
-  (`open_weights`): otherwise every call would transform the weight again.
+  (`dynamic_weights`): otherwise every call would transform the weight again.
 
 `explain` shows both times, or why a region that Winograd could compute is not changed.
 """
@@ -62,7 +62,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 @named_pass
 def select_winograd(
-    mod: IRModule, machine: Machine, fast_math: str = "default", open_weights: bool = False
+    mod: IRModule, machine: Machine, fast_math: str = "default", dynamic_weights: bool = False
 ) -> IRModule:
     """The pass; it must run after `partition`.
 
@@ -72,10 +72,10 @@ def select_winograd(
         The machine that kernels are built for.
     fast_math : str
         One of `pipeline_options.FAST_MATH_LEVELS`.
-    open_weights : bool
+    dynamic_weights : bool
         Whether weights that are parameters are packed before any run.
     """
-    weights = weights_of(mod) if open_weights else set()
+    weights = weights_of(mod) if dynamic_weights else set()
     cold = constant_bytes(mod) + weight_bytes(weights) > machine.l3_bytes
     unknown = _with_unknown_weights(mod, weights)
     # A model has many equal layers.

@@ -249,28 +249,28 @@ CASES = [
 IDS = [f"{case.op}-{number}" for number, case in enumerate(CASES)]
 
 
-def cases_of(kind: str, keep_open: bool) -> list[Case]:
+def cases_of(kind: str, keep_dynamic: bool) -> list[Case]:
     """The cases that exist for a type; ONNX has no Einsum of bfloat16."""
     return [
         case
         for case in CASES
-        if not (keep_open and case.is_static) and (case.op, kind) != ("Einsum", "bfloat16")
+        if not (keep_dynamic and case.is_static) and (case.op, kind) != ("Einsum", "bfloat16")
     ]
 
 
-def model_of(cases: list[Case], kind: str, keep_open: bool) -> Any:
+def model_of(cases: list[Case], kind: str, keep_dynamic: bool) -> Any:
     """A model with the results of all cases, with static or dynamic sizes."""
     model, dtype = OnnxBuilder(opset=23), TYPES[kind]
     for name, (value, dims) in INPUTS.items():
         if any(case.of == name for case in cases):
-            model.input(name, dims if keep_open else value.shape, dtype)
+            model.input(name, dims if keep_dynamic else value.shape, dtype)
     for case in cases:
         model.output(case.add(model, case.of, dtype), None, dtype)
     return model.model()
 
 
 @pytest.mark.parametrize(
-    ("kind", "keep_open"),
+    ("kind", "keep_dynamic"),
     [
         ("float16", False),
         ("bfloat16", True),
@@ -278,11 +278,11 @@ def model_of(cases: list[Case], kind: str, keep_open: bool) -> Any:
         pytest.param("bfloat16", False, marks=pytest.mark.sampled),
     ],
 )
-def test_every_sum_is_rounded_once(kind: str, keep_open: bool) -> None:
+def test_every_sum_is_rounded_once(kind: str, keep_dynamic: bool) -> None:
     """All cases in one program, which compiles faster than one program each."""
-    dtype, cases = TYPES[kind], cases_of(kind, keep_open)
-    source = model_of(cases, kind, keep_open).SerializeToString()
-    executable = tvm_hybrid.compile(source, num_threads=1, records=[], keep_open=keep_open)
+    dtype, cases = TYPES[kind], cases_of(kind, keep_dynamic)
+    source = model_of(cases, kind, keep_dynamic).SerializeToString()
+    executable = tvm_hybrid.compile(source, num_threads=1, records=[], keep_dynamic=keep_dynamic)
     results = executable.run(*(value.astype(dtype) for value, _ in INPUTS.values()))
     rounding = float(ml_dtypes.finfo(dtype).eps)  # twice the error of one rounding
     for case, result in zip(cases, results, strict=True):
@@ -296,14 +296,14 @@ def test_every_sum_is_rounded_once(kind: str, keep_open: bool) -> None:
         assert close.all(), (case.op, exact[~close][:4], rounded[~close][:4])
 
 
-@pytest.mark.parametrize("keep_open", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("keep_dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_nothing_is_computed_in_float16(case: Case, keep_open: bool) -> None:
+def test_nothing_is_computed_in_float16(case: Case, keep_dynamic: bool) -> None:
     """Each operator alone: beside other operators all would be widened."""
-    if keep_open and case.is_static:
+    if keep_dynamic and case.is_static:
         return
     options = PipelineOptions(TARGET)
-    mod = import_onnx(model_of([case], "float16", keep_open), keep_open=keep_open).mod
+    mod = import_onnx(model_of([case], "float16", keep_dynamic), keep_dynamic=keep_dynamic).mod
     passes = [*passes_through(Phase.CLEAN_UP, options, []), legalize_operators()]
     found: list[tirx.Expr] = []
 

@@ -153,7 +153,7 @@ def test_logarithms_of_sums_of_powers_of_dynamic_sizes(opset: int) -> None:
         given: dict[str, Any] = {"axes": [-1]} if opset < 18 else {}
         inputs = ("x",) if opset < 18 else ("x", axes)
         builder.output(builder.node("ReduceLogSumExp", *inputs, keepdims=keepdims, **given), None)
-    program = tvm_hybrid.compile(builder.model(), num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(builder.model(), num_threads=1, records=[], keep_dynamic=True)
     for x in (rows(40), np.full((2, 4), -INF, np.float32), np.zeros((3, 0), np.float32)):
         dropped, kept = (result.numpy() for result in program.run(x))
         with np.errstate(invalid="ignore"):

@@ -5,7 +5,7 @@ import pytest
 
 import tvm_hybrid
 from tvm_hybrid.errors import CompileError, TvmHybridError
-from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
+from tvm_hybrid.frontend.onnx.reader.load_graph import read_dynamic_model
 from tvm_hybrid.session.fast_start.background import NumpyModel
 from tvm_hybrid.session.onnxruntime_api.model_surface import ModelSurface
 
@@ -58,7 +58,7 @@ def test_numpy_answers(name: str) -> None:
         assert session.ready(0), "there is no fast start"
         return
     try:
-        model = NumpyModel(open_model(case.model))
+        model = NumpyModel(read_dynamic_model(case.model))
     except CompileError:
         assert NOT_BY_NUMPY & {node.op_type for node in case.model.graph.node}
         return

@@ -83,7 +83,7 @@ def pair(
     return chain.region().replace(op="depthwise_pointwise")
 
 
-def opened(region: Region, axes: Sequence[int]) -> Region:
+def dynamic_region(region: Region, axes: Sequence[int]) -> Region:
     """The pair with symbols for some axes of x, and other symbols for the result."""
     x, made = region.inputs[0], region.parts[0].output
 

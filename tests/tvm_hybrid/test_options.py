@@ -112,9 +112,9 @@ def test_doors_refuse_what_makes_no_sense_there(tmp_path: Path) -> None:
         tvm_hybrid.compile(mlp_module(), fast_maths="on")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'strict'"):
         tvm_hybrid.InferenceSession(mlp_module(), strict=True)  # type: ignore[call-arg]
-    with pytest.raises(OptionError, match=r"^keep_open makes no sense here") as caught:
-        tvm_hybrid.InferenceSession(mlp_module(), options=CompileOptions(keep_open=True))
-    assert caught.value.argument == "keep_open"
+    with pytest.raises(OptionError, match=r"^keep_dynamic makes no sense here") as caught:
+        tvm_hybrid.InferenceSession(mlp_module(), options=CompileOptions(keep_dynamic=True))
+    assert caught.value.argument == "keep_dynamic"
     with pytest.raises(OptionError, match=r"^fallback makes no sense here"):
         tvm_hybrid.tune(
             mlp_module(), CompileOptions(fallback="haswell"), records=tmp_path / "r.jsonl"

@@ -38,7 +38,7 @@ from tir_schedules.product.tile_config import RESULT_DTYPES
 from . import config as configs
 from .config import AttentionConfig
 from .decode.program import build_decode
-from .dynamic import at_run_time, build_open
+from .dynamic import at_run_time, build_dynamic
 from .problem import (
     SINK,
     WIDENED,
@@ -200,8 +200,8 @@ class Attention(template.Template[AttentionConfig]):
     def build(self, region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel."""
         configs.check(region, config, isa)
-        if region.is_open:
-            return build_open(region, config, isa)
+        if region.is_dynamic:
+            return build_dynamic(region, config, isa)
         if config.skinny:
             return build_decode(region, config, isa)
         problem = AttentionProblem(region)
@@ -277,10 +277,10 @@ class Attention(template.Template[AttentionConfig]):
                 return "a zero point that is known only at run time"
         return problem.reject()
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with dynamic sizes, or None."""
         problem = AttentionProblem(region)
-        if size.is_open((problem.d, problem.e)):
+        if size.is_dynamic((problem.d, problem.e)):
             return "a dynamic head size"
         parts = (problem.scores, problem.product)
         multiplicands = (*problem.scores.inputs, problem.product.inputs[1])

@@ -23,7 +23,7 @@ from microkernels.vector.memory import address_of, stream
 from tir_schedules.core import emission, placement
 from tir_schedules.core.extents import allocated, as_elements, as_expr, extent
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import is_open, quotient
+from tir_schedules.core.size import is_dynamic, quotient
 
 from .problem import AttentionProblem, Layout, few_queries
 
@@ -42,7 +42,7 @@ class Growth:
 def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> str | None:
     """Why the kernel of a region cannot write its k and v ("k", "v") itself, or None."""
     problem = AttentionProblem(region)
-    if not region.is_open or few_queries(problem) is None:
+    if not region.is_dynamic or few_queries(problem) is None:
         return "many queries, or static sizes"
     for name, growth in growths.items():
         whole = problem.tensors[name]
@@ -196,7 +196,7 @@ def keys_and_values(problem: AttentionProblem, *names: str) -> list[tuple[Expr, 
     found = []
     for name, parameter in zip("kv", names, strict=True):
         tensor = problem.tensors[name]
-        if is_open((problem.n,)) and reject_room(problem, name) is None:
+        if is_dynamic((problem.n,)) and reject_room(problem, name) is None:
             found.append(placement.cache_parameter(parameter, tensor))
         else:
             found.append((emission.tensor_parameter(parameter, tensor), 0))

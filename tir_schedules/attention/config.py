@@ -108,8 +108,8 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
 
 def default_config(region: Region, machine: Machine) -> AttentionConfig:
     """The configuration with the fewest estimated cycles; AMX tiles have to win by a margin."""
-    if region.is_open:
-        return _open_config(region, machine)
+    if region.is_dynamic:
+        return _dynamic_config(region, machine)
     problem = AttentionProblem(region)
     found = candidates(problem, machine)
     best = min(found, key=lambda each: busiest_cycles(problem, each, machine, LEAST_GAIN))
@@ -181,7 +181,7 @@ def default_shares(region: Region, machine: Machine) -> dict[str, int]:
     }
 
 
-def _open_config(region: Region, machine: Machine) -> AttentionConfig:
+def _dynamic_config(region: Region, machine: Machine) -> AttentionConfig:
     """The configuration for dynamic sizes: vector kernels; queries are cut if heads are few."""
     problem = AttentionProblem(region.sampled())
     alone = replace(machine, threads=1)
@@ -211,7 +211,7 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
 
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
     """Every pair of kernels with row blocks, panels and blocks of keys of several sizes."""
-    if region.is_open:
+    if region.is_dynamic:
         yield default_config(region, machine)
         return
     problem = AttentionProblem(region)

@@ -48,7 +48,7 @@ from .tiled.scores import ScoreTiles, varies_with_rows
 from .tiled.softmax import Matrix
 
 
-def build_open(
+def build_dynamic(
     region: Region, config: AttentionConfig, isa: Isa, growths: Mapping[str, Growth] | None = None
 ) -> tirx.PrimFunc:
     """The kernel: inputs, output.
@@ -106,8 +106,8 @@ def at_run_time(region: Region, config: AttentionConfig) -> str:
     if few_queries(problem) is not None:
         shared = f", divided among {config.key_shares} threads if there are many"
         in_place = "keys read in place" + (shared if config.key_shares > 1 else "")
-        is_open = isinstance(problem.m, SymbolicSize)
-        texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
+        is_dynamic = isinstance(problem.m, SymbolicSize)
+        texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_dynamic else [in_place]
     if caches.hiding_mask(problem.scores) is not None:
         texts.append("keys up to the last one that the mask shows")
         if few_queries(problem) is not None:
@@ -160,7 +160,7 @@ class DynamicAttentionEmitter(AttentionEmitter):
         if not shared:
             alone = sizes[0] * sizes[1] * sizes[2] <= config.alone_scores
         threads = config.threads if config.parallel else 1
-        with emission.open_tasks(threads, alone) as (thread, parts):
+        with emission.dynamic_tasks(threads, alone) as (thread, parts):
             # A thread allocates memory once for all its tasks.
             first, number = emission.share_of(as_expr(tasks), thread, parts)
             with I.serial(number) as place, emission.opaque_block("task"):
@@ -323,7 +323,7 @@ class DynamicAttentionEmitter(AttentionEmitter):
                 product.pad(r, keys)
                 if self.config.prefetch:
                     with I.If(self.is_much), I.Then():
-                        self.next_rows.fetch_open(first + r)
+                        self.next_rows.fetch_dynamic(first + r)
 
             if scores.fused is None:
                 with I.serial(height) as r, emission.opaque_block("finish"):

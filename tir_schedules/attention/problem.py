@@ -293,7 +293,7 @@ class NextRows:
         queries = tirx.Max(as_expr(extent(self.problem.m)), tirx.const(1, "int32"))
         self.share = materialise(emission.ceil_div(self.keys, queries))
 
-    def fetch_open(self, row: Expr) -> None:
+    def fetch_dynamic(self, row: Expr) -> None:
         """`fetch` for dynamic sizes, after `begin`; only keys that are multiplied."""
         for name in self.names:
             if name in ("q", "out"):

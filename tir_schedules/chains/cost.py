@@ -264,10 +264,10 @@ def constant_bytes(region: Region) -> int:
     return sum(tensor.nbytes for tensor in region.inputs if tensor.constant)
 
 
-def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
+def estimate_dynamic_chain(region: Region, machine: Machine) -> ChainEstimate:
     """The cost of a chain with a dynamic number of rows: separate, and by rows.
 
-        estimates for 1, 8, 32, 128 and 1024 rows (`OPEN_ROWS`)
+        estimates for 1, 8, 32, 128 and 1024 rows (`DYNAMIC_ROWS`)
             one of them is over 1% slower as one kernel  ->  it is the result: merging does not pay
             none is                                      ->  the mean; every number counts alike
 
@@ -282,7 +282,7 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
     """
     configs = [template_for(part.op).default_config(part, machine) for part in region.parts]
     chains = {}
-    for rows in best_grid.OPEN_ROWS:  # operands of epilogues keep their sample sizes
+    for rows in best_grid.DYNAMIC_ROWS:  # operands of epilogues keep their sample sizes
         parts = tuple(
             with_rows(part, rows).replace(operands=part.sampled().operands) for part in region.parts
         )
@@ -290,7 +290,7 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
         chains[rows] = ChainCost(known, machine, configs)
     separate = {rows: chain.separate() for rows, chain in chains.items()}
     unit = max(config.rows for config in configs if isinstance(config, MatmulConfig))
-    row_bytes = chains[best_grid.OPEN_ROWS[0]].row_bytes
+    row_bytes = chains[best_grid.DYNAMIC_ROWS[0]].row_bytes
     fits = min(SAMPLE, machine.l2_bytes // 2 // row_bytes)
     blocks = sorted({max(unit, fits // few // unit * unit) for few in (1, 2, 4)}, reverse=True)
 
@@ -309,7 +309,9 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
 
     ways = [of(block, tasks) for tasks in sorted({1, machine.threads}) for block in blocks]
     costs, plan = min(ways, key=lambda way: way[1].cost.total)
-    worst = min(best_grid.OPEN_ROWS, key=lambda rows: 1 - costs[rows].total / separate[rows].total)
+    worst = min(
+        best_grid.DYNAMIC_ROWS, key=lambda rows: 1 - costs[rows].total / separate[rows].total
+    )
     how = f"by blocks of at most {plan.block} rows {parallel.on_threads(plan.tasks)}"
     before, after = _mean(separate, separate), plan.cost
     if costs[worst].total > (1 + RESOLUTION) * separate[worst].total:

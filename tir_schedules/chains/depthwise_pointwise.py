@@ -32,7 +32,7 @@ from tir_schedules.convolution.depthwise import depthwise_conv2d
 from tir_schedules.convolution.depthwise.config import DepthwiseProblem
 from tir_schedules.core import emission, extents
 from tir_schedules.core.loop_nest import LoopNest, balance_of, pieces, within
-from tir_schedules.core.product_plan import Product, is_dynamic
+from tir_schedules.core.product_plan import Product, quantizes_dynamically
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost import amx_cost, parallel
@@ -99,16 +99,16 @@ class _Pair:
     ) -> None:
         self.config, self.isa = config, isa
         self.problem, self.kernel = pair_cost.check(region, config, isa)
-        self.opened = self.problem.opens_image
-        if self.opened:  # the matmul's rows are then those of a matrix
-            region = region.replace(parts=(region.parts[0], extents.open_view(region.parts[1])))
+        self.is_dynamic = self.problem.has_dynamic_image
+        if self.is_dynamic:  # the matmul's rows are then those of a matrix
+            region = region.replace(parts=(region.parts[0], extents.dynamic_view(region.parts[1])))
         self.region = region
         self.given = [parts.as_read(region, inputs, number) for number in range(2)]
         m, n, _ = dimensions(region.parts[1])
         self.output = extents.reshaped(output, region.output, (m, n))
         self.lines: Index = config.lines
         self.bands: Index = -(-self.problem.rows.outputs // config.lines)
-        if not self.opened:
+        if not self.is_dynamic:
             return
         # The numbers of `cut_lines`, for extents that the kernel reads off its arguments.
         named, largest, ceil_div = emission.named, emission.largest, emission.ceil_div
@@ -131,10 +131,10 @@ class _Pair:
         """Emits the bands from `first` to `last`, in the calling thread."""
         lines, width = self.lines, extents.extent(self.problem.columns.outputs)
         outputs = extents.extent(self.problem.rows.outputs)
-        named = materialise if self.opened else bind
+        named = materialise if self.is_dynamic else bind
         made, config = self.region.parts[0].output, self.config
         pixels: Index = config.lines * width
-        if self.opened:
+        if self.is_dynamic:
             least = config.lines * extents.allocated(self.problem.columns.outputs)
             pixels = emission.largest(config.pixels, least)
         self.rows = parts.rows_between(made, pixels, parts.row_pitch(made, self.kernel))
@@ -145,7 +145,7 @@ class _Pair:
         with tiles.prepared(), I.serial(last - first) as number:
             item = bind(first + number)
             band, sample = I.floormod(item, self.bands), I.floordiv(item, self.bands)
-            if self.opened:
+            if self.is_dynamic:
                 band, sample = materialise(band), materialise(sample)
             line = named(band * lines)
             self.first = named((sample * outputs + line) * width)
@@ -200,7 +200,7 @@ class DepthwisePointwise(Template[PairConfig]):
     def space(self, region: Region, machine: Machine) -> Iterator[PairConfig]:
         """The default; other bands; then other numbers for one part at a time."""
         default = self.default_config(region, machine)
-        if region.is_open:
+        if region.is_dynamic:
             yield default
             return
         yield from dict.fromkeys((default, *pair_cost.variations(region, default, machine)))
@@ -231,7 +231,9 @@ class DepthwisePointwise(Template[PairConfig]):
                 return f"{part.op}: {reason}"
         if "window" in second.attrs or not second.inputs[1].constant:
             return "matmul: windows, or a weight that is not constant"
-        if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
+        if quantizes_dynamically(second) or any(
+            s.op == "range" for p in region.parts for s in p.epilogue
+        ):
             return "a range over all pixels"
         try:
             sources = parts.sources_of(region)
@@ -246,7 +248,7 @@ class DepthwisePointwise(Template[PairConfig]):
 
     def at_run_time(self, region: Region, config: PairConfig) -> str:
         """What is decided at run time, for `explain`."""
-        if not DepthwiseProblem.of(region.parts[0]).opens_image:
+        if not DepthwiseProblem.of(region.parts[0]).has_dynamic_image:
             return "how many images"
         bands = f"bands of {config.lines} lines, or of more with up to {config.pixels} pixels"
         return f"{bands}; {dynamic_rows.tile_choices(plan_of(region.parts[1], config.pointwise))}"

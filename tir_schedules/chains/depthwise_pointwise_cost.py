@@ -72,7 +72,7 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     machine : Machine
         Its threads share the work.
     """
-    if region.is_open:
+    if region.is_dynamic:
         return _estimate_dynamic(region, machine)
     pair = _Pair(region, machine)
     sizes = band_sizes(pair.problem.rows.outputs)
@@ -110,8 +110,8 @@ def _estimate(pair: _Pair, config: PairConfig, cut: PairConfig) -> PairEstimate:
 
 def _estimate_dynamic(region: Region, machine: Machine) -> PairEstimate:
     """The decisive estimate among several sizes of images, with bands for any size."""
-    if DepthwiseProblem.of(region.parts[0]).opens_image:
-        ways = [in_open_bands(region, machine, t) for t in sorted({1, machine.threads})]
+    if DepthwiseProblem.of(region.parts[0]).has_dynamic_image:
+        ways = [in_dynamic_bands(region, machine, t) for t in sorted({1, machine.threads})]
     else:
         ways = [estimate_pair(with_images(region, 1, SAMPLE_EXTENT), machine).config]
     decisive = []
@@ -141,7 +141,7 @@ def with_images(region: Region, images: int, size: int) -> Region:
 
 def usual(region: Region, config: PairConfig) -> tuple[Region, PairConfig]:
     """The pair for samples of dynamic sizes, and the configuration with its bands for them."""
-    if not DepthwiseProblem.of(region.parts[0]).opens_image:
+    if not DepthwiseProblem.of(region.parts[0]).has_dynamic_image:
         return region.sampled(), config
     known = with_images(region, 1, SAMPLE_EXTENT)
     return known, cut_lines(known, config)
@@ -294,7 +294,7 @@ def check(region: Region, config: PairConfig, isa: Isa) -> tuple[DepthwiseProble
     problem = depthwise_config.check(first, config.depthwise, isa)
     kernel = check_matmul(second, config.pointwise, isa)
     limits = {"lines": problem.rows.outputs, "threads": 4096}
-    if problem.opens_image:
+    if problem.has_dynamic_image:
         limits["pixels"] = MOST_PIXELS
     check_numbers(region, config, limits)
     if config.lines < problem.rows.outputs and config.lines % config.depthwise.rows:
@@ -322,7 +322,7 @@ def in_bands(
     return PairConfig(lines=lines, threads=threads, depthwise=depthwise, pointwise=pointwise)
 
 
-def in_open_bands(region: Region, machine: Machine, threads: int) -> PairConfig:
+def in_dynamic_bands(region: Region, machine: Machine, threads: int) -> PairConfig:
     """Bands that fill half of L2, for images of dynamic size."""
     first, second = region.parts
     depthwise = _of_first_part(region, machine)

@@ -34,7 +34,7 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import attributes, emission, extents
 from tir_schedules.core.loop_nest import LoopNest, balance_of, within
-from tir_schedules.core.product_plan import Product, is_dynamic
+from tir_schedules.core.product_plan import Product, quantizes_dynamically
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.parallel import kind_of
@@ -55,7 +55,7 @@ from .mlp_chain_config import MlpChainConfig, blocks_of, by_columns, cut_by_rows
 def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
     """The default; both modes with other blocks; then other tiles in all parts or in one."""
     default = mlp_chain_config.default_config(region, machine)
-    if region.is_open:
+    if region.is_dynamic:
         yield default
         return
     structures: list[MlpChainConfig] = []
@@ -121,10 +121,10 @@ def reject(region: Region, isa: Isa) -> str | None:
     return chain_parts.reject_inputs(region)
 
 
-def opens(region: Region, isa: Isa) -> str | None:
+def reject_dynamic(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region with a dynamic number of rows, or None."""
     for number, part in enumerate(region.parts):
-        reason = template_for(part.op).opens(part, isa)
+        reason = template_for(part.op).reject_dynamic(part, isa)
         if reason is not None:
             return f"part {number} ({part.op}): {reason}"
     return None
@@ -144,7 +144,7 @@ def _reject_part(part: Region, isa: Isa) -> str | None:
         return "rows that are windows of others"
     if not part.inputs[1].constant:
         return "a weight that is not constant"
-    ranges = is_dynamic(part) or any(step.op == "range" for step in part.epilogue)
+    ranges = quantizes_dynamically(part) or any(step.op == "range" for step in part.epilogue)
     return "a range over all rows" if ranges else None
 
 
@@ -201,7 +201,7 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
             continue
         blocks = blocks_of(rows_of(part), config)
         one = dataclasses.replace(machine, threads=1)
-        sized = part if part.is_open else chain_parts.with_rows(part, blocks[0].size)
+        sized = part if part.is_dynamic else chain_parts.with_rows(part, blocks[0].size)
         product = product_of(sized, found, one)
         copies = sum(group.count for group in blocks)
         yield dataclasses.replace(product, part=part, copies=copies, name=name)
@@ -327,7 +327,7 @@ class MlpChain(Template[MlpChainConfig]):
     kernel_name = staticmethod(chain_parts.parts_kernel_name)
     reference = staticmethod(chain_parts.chain_reference)
     reject = staticmethod(reject)
-    opens = staticmethod(opens)
+    reject_dynamic = staticmethod(reject_dynamic)
     nests = staticmethod(nests)
     estimate = staticmethod(mlp_chain_config.estimate)
     products = staticmethod(products)
@@ -339,16 +339,16 @@ class MlpChain(Template[MlpChainConfig]):
         with emission.kernel_function("mlp_chain") as builder:
             inputs = chain_parts.parts_parameters(region, config, isa)
             output = emission.tensor_parameter("C", region.output)
-            if region.is_open:
+            if region.is_dynamic:
                 extents.read_extents()
-                region = open_parts(region)
+                region = dynamic_parts(region)
             chain = ChainLoops(region, configs, isa, inputs, output)
             chain.admit()
             m = rows_of(region.parts[0])
-            if region.is_open:
+            if region.is_dynamic:
                 rows, most = extents.as_expr(extents.extent(m)), config.most_rows
                 alone = rows <= config.alone_rows
-                with emission.open_tasks(config.threads, alone) as (task, parts):
+                with emission.dynamic_tasks(config.threads, alone) as (task, parts):
                     start, many = emission.share_of(rows, task, parts)
                     emission.for_blocks(
                         many, most, lambda at, size: chain.run(start + at, size, most)
@@ -387,7 +387,7 @@ class MlpChain(Template[MlpChainConfig]):
 MLP_CHAIN = register_template(MlpChain())
 
 
-def open_parts(region: Region) -> Region:
+def dynamic_parts(region: Region) -> Region:
     """The chain with parts of as few dimensions as possible, for a dynamic number of rows.
 
         matmul [batch, sequence, 384] x [384, 512]  ->  rows of 384, batch * sequence of them

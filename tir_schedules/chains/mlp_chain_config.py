@@ -29,7 +29,7 @@ from tir_schedules.product.tile_config import check as check_matmul
 from tir_schedules.rows import normalize, normalize_view
 from tir_schedules.rows.normalize import NormalizeConfig
 
-from .cost import estimate_chain, estimate_open_chain
+from .cost import estimate_chain, estimate_dynamic_chain
 from .parts import PartConfig, with_rows
 
 MOST_BLOCKS = 1 << 20
@@ -104,7 +104,7 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     check_numbers(region, config, {**limits, "most_rows": MOST_BLOCKS})
     check_numbers(region, config, {"alone_rows": None}, least=0)
     configs = config.of_parts(region)
-    if region.is_open and config.mode != "rows":
+    if region.is_dynamic and config.mode != "rows":
         raise ConfigError(f"mode {config.mode} for a dynamic number of rows, for {region.key}")
     for part, found in zip(region.parts, configs, strict=True):
         if isinstance(found, MatmulConfig):
@@ -118,8 +118,8 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
 
 def default_config(region: Region, machine: Machine) -> MlpChainConfig:
     """The mode and the blocks that `estimate_chain` prefers; no tuning is needed."""
-    if region.is_open:
-        plan = estimate_open_chain(region, machine).plan
+    if region.is_dynamic:
+        plan = estimate_dynamic_chain(region, machine).plan
         one = dataclasses.replace(machine, threads=1)
         config = MlpChainConfig(
             mode="rows", threads=plan.tasks, most_rows=plan.block, alone_rows=plan.alone

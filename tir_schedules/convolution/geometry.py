@@ -25,7 +25,7 @@ from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.core.template import C, Template
 from tir_schedules.product.zero_points import centred_inputs
 
@@ -64,9 +64,9 @@ class ConvGeometry:
                 extents, before, after, spans, strides, strict=True
             )
         )
-        if is_open(extents):  # take the symbols that the region names its result's sizes by
+        if is_dynamic(extents):  # take the symbols that the region names its result's sizes by
             triples = zip(extents, outputs, region.output.shape[1:-1], strict=True)
-            outputs = tuple(own if is_open((size,)) else known for size, known, own in triples)
+            outputs = tuple(own if is_dynamic((size,)) else known for size, known, own in triples)
         sizes = x[0], x[-1], w[-1], region.integer("groups", 1)
         return ConvGeometry(
             *sizes, extents, kernel, outputs, strides, dilation, before=before, after=after
@@ -92,9 +92,9 @@ class ConvGeometry:
         return dataclasses.replace(self, **found)
 
     @property
-    def opens_image(self) -> bool:
+    def has_dynamic_image(self) -> bool:
         """Whether an extent of the image is dynamic."""
-        return is_open(self.extents)
+        return is_dynamic(self.extents)
 
     @property
     def group_channels(self) -> int:
@@ -178,7 +178,7 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
     images, size : int
         Number of images, and extent of x along an axis, in the place of dynamic sizes.
     """
-    if not region.is_open:
+    if not region.is_dynamic:
         return region
     x, geometry = region.inputs[0], ConvGeometry.of(region)
     windows = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
@@ -187,8 +187,8 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
         span = (taps - 1) * dilation + 1
         # If the window is larger than the sample, the result has `size` positions instead of x.
         usual = size if span <= size else (size - 1) * stride + span
-        extents.append(usual if is_open((own,)) else own)
-    first = images if is_open(x.shape[:1]) else x.shape[0]
+        extents.append(usual if is_dynamic((own,)) else own)
+    first = images if is_dynamic(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
     single = region.replace(inputs=(image, *region.inputs[1:]))
     output = (first, *ConvGeometry.of(single).outputs, region.output.shape[-1])
@@ -196,7 +196,7 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
     def known(tensor: Tensor) -> Tensor:
         own = output[len(output) - len(tensor.shape) :]
         sizes = zip(tensor.shape, own, strict=True)
-        shape = tuple(there if is_open((size,)) else size for size, there in sizes)
+        shape = tuple(there if is_dynamic((size,)) else size for size, there in sizes)
         return Tensor(shape, tensor.dtype, tensor.constant)
 
     return single.replace(operands=tuple(map(known, region.operands)), output=known(region.output))
@@ -225,18 +225,20 @@ def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarra
 class ConvTemplate(Template[C]):
     """Base class of the templates of convolutions."""
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why a convolution cannot be built for dynamic sizes, or None."""
         x, output = region.inputs[0], region.output.shape
-        if is_open((x.shape[-1], output[-1])):
+        if is_dynamic((x.shape[-1], output[-1])):
             return "a dynamic number of channels"
-        if any(tensor.is_open for tensor in region.inputs[1:]):
+        if any(tensor.is_dynamic for tensor in region.inputs[1:]):
             return "a weight of dynamic size"
-        if any(is_open((b,)) and not is_open((a,)) for a, b in zip(x.shape, output, strict=True)):
+        if any(
+            is_dynamic((b,)) and not is_dynamic((a,)) for a, b in zip(x.shape, output, strict=True)
+        ):
             return "a result with other dynamic sizes than the input"
         for tensor in region.operands:
             sizes = zip(tensor.shape, output[len(output) - len(tensor.shape) :], strict=True)
-            if any(is_open((size,)) and size != there for size, there in sizes):
+            if any(is_dynamic((size,)) and size != there for size, there in sizes):
                 return f"an operand {tensor} whose dynamic sizes are not those of the result"
         return None
 

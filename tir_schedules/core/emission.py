@@ -184,7 +184,7 @@ def balanced_blocks(
 
 
 @contextmanager
-def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Index]]:
+def dynamic_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Index]]:
     """A loop over the parts that threads run, (number, count); a single part if `alone` holds."""
     if threads == 1:
         with task_loop(1) as task:

@@ -270,7 +270,7 @@ def as_matrix(tensor: Tensor) -> Tensor:
     return Tensor((rows, tensor.shape[-1]), tensor.dtype, tensor.constant)
 
 
-def open_view(region: Region) -> Region:
+def dynamic_view(region: Region) -> Region:
     """The region with A as a matrix, and its output with as few dimensions as possible."""
     a, *further = region.inputs
     return flat_rows(region).replace(inputs=(as_matrix(a), *further))
@@ -279,9 +279,9 @@ def open_view(region: Region) -> Region:
 def matrix_view(
     region: Region, a: Expr, operands: Sequence[Expr], c: Expr
 ) -> tuple[Region, Expr, list[Expr], Expr]:
-    """Reads sizes; returns `open_view` of a region, and A, operands and result in its shapes."""
+    """Reads sizes; returns `dynamic_view` of a region, and A, operands and result in its shapes."""
     read_extents()
-    seen = open_view(region)
+    seen = dynamic_view(region)
     a = flat_view(a, region.inputs[0], seen.inputs[0])
     c = flat_view(c, region.output, as_matrix(region.output))
     return seen, a, operand_views(operands, region, seen), c

@@ -29,7 +29,7 @@ from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
 from .emission import opaque_block, task_loop
 from .extents import buffer_shape
 from .region import Tensor
-from .size import SymbolicSize, is_open, quotient
+from .size import SymbolicSize, is_dynamic, quotient
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Placement:
         If the coarsest digit is symbolic, extents and distances may be expressions, and the number
         of elements is not checked.
         """
-        is_rows = is_open(self.extents)
+        is_rows = is_dynamic(self.extents)
         known = all(map(_is_known, shape))
         if known == is_rows or (known and math.prod(shape) != self.size):
             return None
@@ -93,7 +93,7 @@ class Placement:
         while quotient(piece, row) is None and digits and digits[-1][1] == piece * stride:
             piece = piece * digits.pop()[0]
         rows = quotient(piece, row)
-        if stride != 1 or rows is None or is_open((row, size)):
+        if stride != 1 or rows is None or is_dynamic((row, size)):
             return None
         digits += [(rows, row), (size, 1)]
         kept = [digit for digit in digits if digit[0] != 1] or [(1, 1)]

@@ -276,9 +276,11 @@ def zero_point_inputs(region: Region) -> list[str]:
 def reject_zero_points(region: Region) -> str | None:
     """Why the further inputs of an integer product are inconsistent, or None."""
     names = zero_point_inputs(region)
-    if (region.attrs.get("a_zero_point") == "dynamic") != is_dynamic(region):
+    if (region.attrs.get("a_zero_point") == "dynamic") != quantizes_dynamically(region):
         return "a zero point that is found without its scale"
-    if (names[:1] == ["range"] or is_dynamic(region)) and quantized_dtype(region) != "uint8":
+    if (names[:1] == ["range"] or quantizes_dynamically(region)) and quantized_dtype(
+        region
+    ) != "uint8":
         return "a range of int8 values"
     if len(region.inputs) != 2 + len(names):
         return f"{len(region.inputs)} inputs, where the zero points are {names}"
@@ -302,6 +304,6 @@ def product_types(region: Region) -> tuple[str, str]:
     return quantized_dtype(region), str(region.attrs.get("rounded", region.inputs[1].dtype))
 
 
-def is_dynamic(region: Region) -> bool:
+def quantizes_dynamically(region: Region) -> bool:
     """Whether the kernel finds A's scale and zero point itself."""
     return region.attrs.get("a_scale") == "dynamic"

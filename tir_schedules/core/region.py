@@ -20,7 +20,7 @@ from tvm import DataType
 from microkernels.vector.placeholders import Trace, as_integer, as_real
 
 from .attributes import SOURCES, Attribute, Numbers, Scalar, Sources, attribute_text, typed
-from .size import SymbolicSize, evaluated, is_open, size_from, size_text
+from .size import SymbolicSize, evaluated, is_dynamic, size_from, size_text
 
 if TYPE_CHECKING:
     _Attributes = Mapping[str, Attribute]
@@ -44,9 +44,9 @@ class Tensor(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "shape", tuple(map(size_from, self.shape)))
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether a size is dynamic."""
-        return is_open(self.shape)
+        return is_dynamic(self.shape)
 
     def resized(self, number: Callable[[int], int]) -> Tensor:
         """The tensor with every size replaced by `number(size)`."""
@@ -161,9 +161,9 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.inputs, *self.operands, self.output)
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether a size is dynamic."""
-        return any(t.is_open for t in self.tensors) or any(p.is_open for p in self.parts)
+        return any(t.is_dynamic for t in self.tensors) or any(p.is_dynamic for p in self.parts)
 
     def sampled(self) -> Region:
         """The region with samples in place of dynamic sizes."""
@@ -174,7 +174,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         return self._resized(lambda size: evaluated(size, values))
 
     def _resized(self, number: Callable[[int], int]) -> Region:
-        if not self.is_open:
+        if not self.is_dynamic:
             return self
         return self.replace(
             inputs=tuple(tensor.resized(number) for tensor in self.inputs),

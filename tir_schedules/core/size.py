@@ -149,10 +149,10 @@ def size_from(value: int | str) -> int:
     return _size(found)
 
 
-def is_open(shape: Iterable[int]) -> bool:
+def is_dynamic(shape: Iterable[int]) -> bool:
     """Whether a shape has a symbolic size.
 
-    >>> is_open((1, 128))
+    >>> is_dynamic((1, 128))
     False
     """
     return any(isinstance(size, SymbolicSize) for size in shape)

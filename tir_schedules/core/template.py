@@ -121,7 +121,7 @@ class Template(ABC, Generic[C]):
         """Why the template cannot build a region, or None."""
         return None
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why it cannot build a region with dynamic sizes, or None; call `reject` before."""
         why = f"{self.name} needs static sizes"
         return None if self.any_sizes else why
@@ -168,7 +168,7 @@ class Template(ABC, Generic[C]):
     def rejection(self, region: Region, isa: Isa) -> str | None:
         """Why it cannot build a region, static or dynamic, or None."""
         reason = self.reject(region, isa)
-        return self.opens(region, isa) if reason is None and region.is_open else reason
+        return self.reject_dynamic(region, isa) if reason is None and region.is_dynamic else reason
 
 
 _templates: dict[str, Template[Any]] = {}

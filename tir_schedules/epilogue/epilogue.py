@@ -30,7 +30,7 @@ from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.ieee import ROUND_BITS, convert
 from tir_schedules.core import extents, template
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 from . import quantize_steps
 from .fusible_ops import FUSIBLE_OPS, SPECIAL_STEPS, cost_of
@@ -70,7 +70,7 @@ def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
             continue
         by = extents.extent(size)
         rest, index = I.floormod(index, by), I.floordiv(index, by)
-        if is_open((size,)):
+        if is_dynamic((size,)):
             rest, index = ex.materialise(rest), ex.materialise(index)
         indices.append(rest)
     if shape:

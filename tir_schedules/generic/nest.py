@@ -226,11 +226,11 @@ class Nest:
     def tidied(self) -> Nest:
         """The nest with every expression simplified within the axes' ranges."""
         analyzer = self.analyzer()
-        is_open = any(axis.end is not None for axis in self.axes())
+        is_dynamic = any(axis.end is not None for axis in self.axes())
 
         def simplify(value: Expr) -> Expr:
             value = floors(without_round_trips(analyzer.simplify(value)), analyzer)
-            return without_divisions(value, analyzer) if is_open else value
+            return without_divisions(value, analyzer) if is_dynamic else value
 
         return self.mapped(lambda store: store.mapped(simplify), simplify)
 

@@ -36,7 +36,7 @@ from tir_schedules.core.config import best_first, check_numbers
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.product_plan import Product, is_integer, product_types
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.cost import cost, parallel
 
 from . import tile_config, zero_points
@@ -61,7 +61,7 @@ def multiplied(region: Region) -> tuple[str, str]:
 
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
     """The best configuration of every kernel that is worth trying."""
-    if not region.is_open:
+    if not region.is_dynamic:
         kernels = worth_trying(region_kernels(region, machine.isa), BatchProblem(region).m)
         return [_config(region, machine, kernel) for kernel in kernels]
     problem, found = BatchProblem(region.sampled()), []
@@ -89,14 +89,14 @@ def _by_panels(region: Region, config: BatchMatmulConfig, machine: Machine) -> B
     problem, kernel = BatchProblem(region.sampled()), microkernel_named(config.kernel)
     by_columns = problem.b_axes[-1] == len(problem.b_axes) - 1
     known = BatchProblem(region)
-    if kernel.by_tiles or is_integer(region) or not by_columns or is_open((known.m, known.k)):
+    if kernel.by_tiles or is_integer(region) or not by_columns or is_dynamic((known.m, known.k)):
         return config
     packed = 4 * kernel.steps(problem.k) * problem.n
     held = 4 * kernel.steps(problem.k) * problem.m
     if packed <= machine.l2_bytes // 4 or held > machine.l2_bytes // 2:
         return config
     shares: dict[str, Any] = {"column_shares": 1}  # dynamic sizes: one chunk for each thread
-    if not region.is_open:
+    if not region.is_dynamic:
         threads = parallel.threads_worth(machine, cost.flops_us(flops(region), machine))
         shares = {
             "row_shares": 1,
@@ -187,7 +187,7 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
 
     def space(self, region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
         """Every register tile with blocks of several sizes, rows divided among tasks or not."""
-        if region.is_open:
+        if region.is_dynamic:
             yield from candidates(region, machine)
             return
         problem = BatchProblem(region)
@@ -209,8 +209,8 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
         kernel = tile_config.check_tile(region, config, isa, product_types(region), "row_shares")
         problem = BatchProblem(region)
         if config.column_shares:
-            if region.is_open and (
-                is_open((problem.m, problem.k)) or problem.b_axes[-1] != len(problem.b_axes) - 1
+            if region.is_dynamic and (
+                is_dynamic((problem.m, problem.k)) or problem.b_axes[-1] != len(problem.b_axes) - 1
             ):
                 raise ConfigError(
                     "column_shares needs static rows and K, and rows of B that are contiguous: "
@@ -262,7 +262,7 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
             return f"K differs: {problem.a_shape[-1]} and {problem.k}"
         return None
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with dynamic sizes, or None."""
         return None if _vector_kernels(region, isa) else "no vector kernel multiplies it"
 

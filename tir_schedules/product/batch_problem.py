@@ -123,7 +123,7 @@ class BatchProblem:
             pitch = self.k if folds else 0
         else:
             pitch = math.prod(a.shape[self.a_axes[-2] + 1 :])
-        if not pitch or self.region.is_open:
+        if not pitch or self.region.is_dynamic:
             return None
 
         def index(row: Expr, column: Index) -> list[Expr]:

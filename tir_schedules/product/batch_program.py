@@ -52,7 +52,7 @@ from .zero_points import Start, ZeroPoints, named_inputs, start_of
 
 def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tirx.PrimFunc:
     """The kernel."""
-    kind = DynamicBatchEmitter if region.is_open else StaticBatchEmitter
+    kind = DynamicBatchEmitter if region.is_dynamic else StaticBatchEmitter
     with emission.kernel_function("batch_matmul") as builder:
         names = zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
         inputs = [emission.tensor_parameter(name, tensor) for name, tensor in names]
@@ -225,7 +225,7 @@ class DynamicBatchEmitter(_BatchEmitter):
         for size in (batches, self.m, extents.as_expr(n), k):
             work = work * tirx.Cast("float32", size)
         alone = work <= tirx.const(float(config.alone_flops), "float32")
-        with emission.open_tasks(threads, alone) as (thread, parts):
+        with emission.dynamic_tasks(threads, alone) as (thread, parts):
             first, number = emission.share_of(batches * shares, thread, parts)
             with I.serial(number) as place, emission.opaque_block("task"):
                 task = bind(first + place)

@@ -36,7 +36,7 @@ FOREIGN_ROWS = 0.16
 # within the error of the estimates. If the grid of whole tiles is uneven, any gain is enough.
 GAIN = 1.1
 # Numbers of rows for which a grid is chosen if the number is dynamic.
-OPEN_ROWS = (1, 8, 32, 128, 1024)
+DYNAMIC_ROWS = (1, 8, 32, 128, 1024)
 IMAGE_ROWS = 1 << 16  # pixels of images: assumed if a smaller number is not worth several threads
 SMALL_WEIGHT = 1 << 13  # elements of a weight that stays in L1 from row to row
 MOST_WHOLE_ROWS = 64  # up to this dynamic number, threads may divide columns instead of rows
@@ -81,11 +81,11 @@ def best_grid(
     return on_grid(found)
 
 
-def open_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) -> Fields:
+def dynamic_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) -> Fields:
     """The grid of threads for a dynamic number of rows, as fields of a configuration.
 
-    It has the least geometric mean of the times for those `OPEN_ROWS` that are worth more than one
-    thread.
+    It has the least geometric mean of the times for those `DYNAMIC_ROWS` that are worth more than
+    one thread.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def open_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) 
     alone = flops_us(row_flops, machine)
     # For a larger weight, one row takes as long as reading the weight, which threads divide.
     below = alone_below(machine, alone) if n * k <= SMALL_WEIGHT else 0
-    sizes = [rows for rows in OPEN_ROWS if rows > below] or [IMAGE_ROWS]
+    sizes = [rows for rows in DYNAMIC_ROWS if rows > below] or [IMAGE_ROWS]
     if threads_worth(machine, alone * sizes[-1]) == 1:
         return {}
     kernel = microkernel_named(tile["kernel"])

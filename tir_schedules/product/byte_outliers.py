@@ -242,7 +242,7 @@ class ByteOutliers(OperandA, Beginning):
         """Cuts a block of rows after their `begin`; returns whether outliers are few enough."""
         self.count, found = count, self.found
         most = found.most(count)
-        if size.is_open((self.plan.m,)):  # one or two rows: no outliers
+        if size.is_dynamic((self.plan.m,)):  # one or two rows: no outliers
             most = ex.materialise(tirx.Select(tirx.GT(count, FEW_ROWS), most, _ZERO))
         with emission.opaque_block("outliers"):
             found.begin()
@@ -362,7 +362,7 @@ class ByteWay:
 
     def suits(self, plan: ProductPlan) -> bool:
         """Whether the sizes, the kernel and the threads of a product allow it."""
-        rows = self.rows if size.is_open((plan.m,)) else plan.m
+        rows = self.rows if size.is_dynamic((plan.m,)) else plan.m
         enough = rows >= self.rows and plan.n >= self.columns and plan.k >= self.k
         alone = sum(group.count for group in plan.k_shares) == 1
         return has_pairs(plan.kernel) and enough and alone

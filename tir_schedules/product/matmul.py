@@ -31,7 +31,12 @@ from microkernels.registry import kernels_for, microkernel_named, tile_kernels_f
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core import attributes, blocking, emission, extents, loop_nest, size, template
 from tir_schedules.core.config import best_first
-from tir_schedules.core.product_plan import Product, is_dynamic, is_integer, reject_zero_points
+from tir_schedules.core.product_plan import (
+    Product,
+    is_integer,
+    quantizes_dynamically,
+    reject_zero_points,
+)
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
@@ -39,7 +44,7 @@ from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
 from . import dynamic_rows, tile_config
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
-from .best_grid import best_grid, open_grid
+from .best_grid import best_grid, dynamic_grid
 from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset
 from .matmul_product import MatmulProduct, packing
 from .staged_panels import SCALE, WideProduct, has_scale, wide_product
@@ -67,9 +72,9 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     """The best configuration of every kernel worth trying; for dynamic rows, for any number."""
     m, n, k = dimensions(region)
     kernels, found = region_kernels(region, machine.isa), []
-    if region.is_open:
-        for kernel, tile in _open_tiles(region, machine, kernels):
-            grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
+    if region.is_dynamic:
+        for kernel, tile in _dynamic_tiles(region, machine, kernels):
+            grid = dynamic_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
             found.append(MatmulConfig(**tile, **grid))
         return found
     for kernel in tile_config.worth_trying(kernels, m):
@@ -80,7 +85,7 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     return found
 
 
-def _open_tiles(
+def _dynamic_tiles(
     region: Region, machine: Machine, kernels: Iterable[Microkernel]
 ) -> list[tuple[Microkernel, Fields]]:
     """Vector kernels with tiles for any number of rows; only the high tiles if there are any.
@@ -91,7 +96,7 @@ def _open_tiles(
     vector = [kernel for kernel in kernels if not kernel.by_tiles]
     tiles = [(kernel, _tile(region, machine, kernel)) for kernel in vector]
     tiles = [(kernel, tile) for kernel, tile in tiles if tile["vectors"] <= kernel.vectors]
-    return [pair for pair in tiles if pair[1]["rows"] >= tile_config.OPEN_HEIGHT] or tiles
+    return [pair for pair in tiles if pair[1]["rows"] >= tile_config.DYNAMIC_HEIGHT] or tiles
 
 
 def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
@@ -154,7 +159,7 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel) -> Fields:
     if window is not None:  # overlapping rows take less of L2
         block = machine.l2_bytes // 2 // (4 * window.pitch)
         tile["m_block"] = max(tile["m_block"], min(m, block))
-    elif not region.is_open:
+    elif not region.is_dynamic:
         tile["m_block"] = min(tile["m_block"], tile_config.rows_near(kernel, m, n, k, machine))
     return tile
 
@@ -192,7 +197,7 @@ class Matmul(template.Template[MatmulConfig]):
 
     def space(self, region: Region, machine: Machine) -> Iterator[MatmulConfig]:
         """Every register tile with blocks of several sizes, on every grid of threads."""
-        if region.is_open:
+        if region.is_dynamic:
             default = default_config(region, machine)
             yield default
             yield from (each for each in candidates(region, machine) if each != default)
@@ -216,7 +221,7 @@ class Matmul(template.Template[MatmulConfig]):
             operands = emission.operand_parameters(region)
             c = emission.tensor_parameter("C", region.output)
 
-            if region.is_open:
+            if region.is_dynamic:
                 region, a, operands, c = extents.matrix_view(region, a, operands, c)
             epilogue = Epilogue(region, operands, kernel.narrow)
 
@@ -230,8 +235,8 @@ class Matmul(template.Template[MatmulConfig]):
 
             kernel.admit()
             source = a, lambda row: unflatten(row, region.inputs[0].shape[:-1])
-            target = c, extents.row_itself if region.is_open else stored_row
-            own = find_range if is_dynamic(region) else None
+            target = c, extents.row_itself if region.is_dynamic else stored_row
+            own = find_range if quantizes_dynamically(region) else None
             buffers = constants, epilogue, source, target, own
             MatmulProduct(region, config, kernel, *buffers).share()
         return builder.get()
@@ -256,7 +261,9 @@ class Matmul(template.Template[MatmulConfig]):
             return f"activations of type {a.dtype} and weight of type {w.dtype}"
         if region.output.dtype not in tile_config.RESULT_DTYPES:
             return f"output of type {region.output.dtype}"
-        if w.dtype == "float16" and (region.is_open or not tile_kernels_for(isa, w.dtype, w.dtype)):
+        if w.dtype == "float16" and (
+            region.is_dynamic or not tile_kernels_for(isa, w.dtype, w.dtype)
+        ):
             return "a weight of type float16, which only AMX tiles multiply, by static rows"
         if min(dimensions(region)) <= 0:
             return "a dimension is 0"
@@ -268,11 +275,11 @@ class Matmul(template.Template[MatmulConfig]):
             return reject_zero_points(region)
         return _reject_scale(region)
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region whose number of rows is dynamic, or None."""
-        if any(tensor.is_open for tensor in region.inputs[1:]):
+        if any(tensor.is_dynamic for tensor in region.inputs[1:]):
             return "a weight of dynamic shape"
-        if size.is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+        if size.is_dynamic((region.inputs[0].shape[-1], region.output.shape[-1])):
             return "a dynamic number of columns"
         if tile_config.window_of(region) is not None:
             return "windows over a dynamic length"
@@ -324,7 +331,7 @@ def _wide_tile(region: Region, machine: Machine, kernel: Microkernel, wide: Wide
         highest = max(fitting, key=lambda each: each.mr)
     tile = tile_config.default_tile(highest, m, n, k, machine, fetches=True)
     block = min(WIDE_ROWS, WIDE_BYTES // (4 * highest.steps(k)))
-    rows = max(tile["m_block"], block if size.is_open((known,)) else min(known, block))
+    rows = max(tile["m_block"], block if size.is_dynamic((known,)) else min(known, block))
     steps, k_blocks = kernel.steps(k), 1
     if m > FEW_TILES * tile["rows"]:
         step_bytes = 4 * wide.parts * tile["vectors"] * kernel.lanes

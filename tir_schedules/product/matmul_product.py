@@ -25,7 +25,7 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core import extents, product_plan, template
 from tir_schedules.core.arrays import A, as_bytes, joined, padded, sliced
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.epilogue.tile_results import RowResults
 
@@ -115,7 +115,7 @@ class MatmulProduct:
         vectors = min(config.vectors, plan.n_vectors)
         if wide is not None:
             least, shortcuts = 1, [*loops.shortcuts]
-            if is_open((plan.m,)):
+            if is_dynamic((plan.m,)):
                 least = wide.fewest_rows
                 few = first if searched else self._activations(least - 1, inputs)
                 fewer = replace(plan, rows=min(plan.rows, kernel.mr))
@@ -144,7 +144,9 @@ class MatmulProduct:
         plan, window, rows = plan_of(region, self.config), window_of(region), None
         if window is None:
             pitch, item = int(buffer.shape[-1]), int(DataType(self.kernel.a_dtype).itemsize)
-            crowded = not is_open((plan.m,)) and extents.worth_copying(pitch, item, plan.m, plan.n)
+            crowded = not is_dynamic((plan.m,)) and extents.worth_copying(
+                pitch, item, plan.m, plan.n
+            )
             place = pitch, pitch > region.inputs[0].shape[-1], crowded
             rows = InPlace(buffer, lambda row, column: [*leading(row), column], *place)
 
@@ -185,7 +187,7 @@ class MatmulProduct:
     def share(self) -> None:
         """Emits the whole product: one parallel region over the configuration's grid of threads."""
         plan = plan_of(self.region, self.config)
-        if self.region.is_open:
+        if self.region.is_dynamic:
             share_dynamic_rows(self.loops(plan.m_block), self.config)
             return
         grid = best_grid.ThreadGrid(plan)

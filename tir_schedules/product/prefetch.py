@@ -24,7 +24,7 @@ from tir_schedules.core import product_plan
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import branch, ceil_div
 from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 if TYPE_CHECKING:
     from .tile_products import TileContext
@@ -45,7 +45,7 @@ def steps_of_round(plan: ProductPlan, steps: int) -> int:
     They are worth it if f32 vectors of 256 bits multiply a static number of rows by a large weight.
     """
     kernel = plan.kernel
-    shared = kernel.isa_name == "avx2" and kernel.b_dtype == "float32" and not is_open((plan.m,))
+    shared = kernel.isa_name == "avx2" and kernel.b_dtype == "float32" and not is_dynamic((plan.m,))
     return ROUND if shared and plan.fetches_evenly and steps >= 2 * ROUND else 1
 
 

@@ -38,7 +38,7 @@ from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
 from tir_schedules.core.product_plan import Piece, ProductPlan
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.epilogue.epilogue import Columns
 from tir_schedules.epilogue.tile_results import Results
 
@@ -95,7 +95,7 @@ def loops(
 
 def most_few(plan: ProductPlan) -> int:
     """Rows that are few: fewer than a tile has, if their number is dynamic, else none."""
-    return max(0, min(MOST_ROWS, plan.rows - 1)) if is_open((plan.m,)) else 0
+    return max(0, min(MOST_ROWS, plan.rows - 1)) if is_dynamic((plan.m,)) else 0
 
 
 @dataclass

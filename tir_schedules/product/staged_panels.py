@@ -108,7 +108,7 @@ def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WidePr
     integers = kernel.b_dtype == "int8"
     if kernel.isa_name not in ("avx2", "avx512") or kernel.b_dtype not in ("int8", "bfloat16"):
         return None
-    if not size.is_open((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
+    if not size.is_dynamic((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
         return None
     if integers:
         return WideProduct(word_tile(kernel), "int16", 2)

@@ -69,7 +69,7 @@ READING_TILES = 4
 NEAR_STEPS = 32  # least K for `rows_near`: less was not measured
 # The least height of a tile for a dynamic number of rows. 4 to 16 rows take 10% to 25% longer with
 # tiles of 6x64 than of 8x48 (Zen 5, AVX-512), as they are cut into low tiles of few accumulators.
-OPEN_HEIGHT = 8
+DYNAMIC_HEIGHT = 8
 MOVES = 3  # transfers of a line of results: read to be written, written back, and an operand's line
 C = TypeVar("C", bound=Any)  # a configuration that names one microkernel
 Fields = dict[str, Any]

@@ -49,7 +49,7 @@ from tir_schedules.epilogue.tile_results import RowResults
 
 from . import narrow_weight, quantized_rows, tile_config, weight_only_tiles
 from .activations import Activations
-from .best_grid import ThreadGrid, best_grid, open_grid
+from .best_grid import ThreadGrid, best_grid, dynamic_grid
 from .dynamic_rows import share_dynamic_rows
 from .narrow_weight import NarrowWeight, most_digit_rows
 from .quantized_rows import LEVELS
@@ -102,13 +102,13 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
 
 
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Either way for every kernel; of open sizes one has both ways, for any number of rows."""
+    """Either way for every kernel; of dynamic sizes one has both ways, for any number of rows."""
     kernels, few = f32_kernels(machine.isa), _are_few(region)
-    if region.is_open:
+    if region.is_dynamic:
         _, n, k = dimensions(region)
         for kernel in (*kernels, *_staging_kernels(region, machine.isa)):
             tile = _tile(region.sampled(), machine, kernel, staged=True)
-            grid = open_grid(tile, n, k, machine, 2 * n * k)
+            grid = dynamic_grid(tile, n, k, machine, 2 * n * k)
             digits = _by_vnni(region, kernel, machine.isa)
             yield WeightOnlyConfig(**tile, **grid, staged=True, digits=digits)
         return
@@ -122,7 +122,7 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
 
 def _are_few(region: Region) -> bool:
     """Whether rows are few, and their number is known: then a tile may decode the weight."""
-    return not region.is_open and dimensions(region)[0] <= weight_only_tiles.MOST_ROWS
+    return not region.is_dynamic and dimensions(region)[0] <= weight_only_tiles.MOST_ROWS
 
 
 def f32_kernels(isa: Isa) -> tuple[Microkernel, ...]:
@@ -150,7 +150,7 @@ def _multiplies_f32(kernel: Microkernel) -> bool:
 
 def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
     """The AMX tiles for a region's operands if they may be rounded to bfloat16."""
-    if region.attrs.get("rounded") != "bfloat16" or region.is_open:
+    if region.attrs.get("rounded") != "bfloat16" or region.is_dynamic:
         return ()
     if region.inputs[0].dtype not in tile_config.ACTIVATION_DTYPES["bfloat16"]:
         return ()
@@ -241,7 +241,7 @@ def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
     takes longer than fetching it."""
     kernel = microkernel_named(config.kernel)
     most = most_digit_rows(kernel.lanes)
-    few = region.is_open or (dimensions(region)[0] <= most and not config.staged)
+    few = region.is_dynamic or (dimensions(region)[0] <= most and not config.staged)
     if not (few and _multiplies_f32(kernel) and _suits_digits(region, kernel.lanes)):
         return False
     return config.digits or kernel.isa_name == "avx2"
@@ -357,7 +357,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
 
         Threads divide K only in the grid that is the best for the kernel.
         """
-        if region.is_open:
+        if region.is_dynamic:
             yield from _defaults(region, machine)
             return
         m, _, k = dimensions(region)
@@ -389,7 +389,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             operands = emission.operand_parameters(region)
             c = emission.tensor_parameter("C", region.output)
             leading_of = None
-            if region.is_open:
+            if region.is_dynamic:
                 region, a, operands, c = extents.matrix_view(region, a, operands, c)
                 leading_of = extents.row_itself
             results = RowResults(region, kernel, c, Epilogue(region, operands), leading_of)
@@ -401,7 +401,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             byte_kernel = quantized_rows.kernels(isa)[0] if config.digits else None
             tiles = weight_only_tiles.WeightOnlyTiles(*given, bytes_kernel=byte_kernel)
             expanded = weight_only_tiles.ExpandedPanels
-            if region.is_open:
+            if region.is_dynamic:
                 if _multiplies_f32(kernel):
                     few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
                     loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
@@ -431,7 +431,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     def kernel_name(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
         """The microkernel's name, the weight's type, and whether digits multiply."""
         sign = "" if region.inputs[1].dtype == "int8" else "u"
-        digits = "" if region.is_open or not by_digits(region, config) else "+digits"
+        digits = "" if region.is_dynamic or not by_digits(region, config) else "+digits"
         return f"{config.kernel}+{sign}int{region.attrs['bits']}{digits}"
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
@@ -468,9 +468,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 return f"scales or zero points of type {tensor.dtype}"
         return None
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region whose number of rows is dynamic, or None."""
-        if size.is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+        if size.is_dynamic((region.inputs[0].shape[-1], region.output.shape[-1])):
             return "a dynamic number of columns"
         return None
 

@@ -281,7 +281,7 @@ def quantize_parameters(
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     """A's scale and zero point by numpy; None unless the kernel finds them itself."""
-    own = product_plan.is_dynamic(region)
+    own = product_plan.quantizes_dynamically(region)
     return dynamic_range(inputs[0], least_scale_of(region)) if own else None
 
 

@@ -27,7 +27,7 @@ from microkernels.vector.expressions import Expr, Index, cast, constant, ramp, s
 from microkernels.vector.ieee import round_to_integer
 from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.rows.quantization_range import LARGEST, emit_extremes, emit_parameters
 
@@ -176,12 +176,12 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     registers = PAIR_ACCUMULATORS if has_pairs(kernel) else ACCUMULATORS
     most = registers[kernel.isa.vector_level]
     threads = _threads(problem, machine)
-    batch = MOST_ROWS if region.is_open else problem.batch
+    batch = MOST_ROWS if region.is_dynamic else problem.batch
     size = DataType(problem.dtype).itemsize
     held = (4 * HEAP_ELEMENTS - 1) // (size * lanes)  # vectors of a row that have registers
     for units in range(1, 1 + max(1, min(min(most, held) // gates, problem.hidden // lanes))):
         highest = max(1, min(most // (units * gates), batch, MOST_ROWS))
-        if is_open((region.inputs[0].shape[1],)):
+        if is_dynamic((region.inputs[0].shape[1],)):
             # Batches are powers of two more often than multiples of 6.
             even = 1 << (highest.bit_length() - 1)
             highest = even if even >= 4 and even * units * gates >= ENOUGH else highest

@@ -103,7 +103,7 @@ def _known(total: int, most: int) -> ForTiles:
     return run
 
 
-def _open(total: Expr, most: int, vectors: int) -> ForTiles:
+def _dynamic(total: Expr, most: int, vectors: int) -> ForTiles:
     heights = blocking.tail_heights(most, vectors)
     return lambda multiply, finish: emission.for_tiles(total, heights, multiply, finish)
 
@@ -182,7 +182,7 @@ class Recurrent(template.Template[RecurrentConfig]):
                 steps = Steps(*loops, count, ex.materialise, rests, prefetches)
                 if known is None:
                     first, rows = emission.share_of(as_expr(batch), share, parts)
-                    steps.emit(first, rows, _open(rows, config.rows, vectors))
+                    steps.emit(first, rows, _dynamic(rows, config.rows, vectors))
                 elif known:
 
                     def some(first: Expr, rows: int) -> None:

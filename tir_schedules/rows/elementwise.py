@@ -22,7 +22,7 @@ from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.core import blocking, emission, extents, template
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.cost.parallel import LEAST_MOVED, alone_below, threads_worth
 from tir_schedules.epilogue import epilogue as ep
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
@@ -68,13 +68,13 @@ class Loops:
             with emission.opaque_block("rest"):
                 self.for_rows(0, rows, self.rest)
 
-    def share_open(self, rows: int, threads: int, alone: int) -> None:
+    def share_dynamic(self, rows: int, threads: int, alone: int) -> None:
         """`share` for dynamic sizes; for up to `alone` numbers, one thread runs all."""
         count, n = extents.as_expr(extents.extent(rows)), extents.as_expr(extents.extent(self.n))
-        single = not is_open((rows,)) and rows == 1
+        single = not is_dynamic((rows,)) and rows == 1
         first_row = extents.as_expr(0)
         total = materialise(I.floordiv(n, self.lanes)) if single else count
-        with emission.open_tasks(threads, count * n <= alone) as (task, tasks):
+        with emission.dynamic_tasks(threads, count * n <= alone) as (task, tasks):
             first, share = emission.share_of(total, task, tasks)
             if single:
                 self.vectors(first_row, first, share)
@@ -180,7 +180,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
 
     def default_config(self, region: Region, machine: Machine) -> ElementwiseConfig:
         """A configuration by closed formula; no tuning is needed."""
-        open_sizes = region.is_open
+        dynamic_sizes = region.is_dynamic
         region = region.sampled()
         rows, n = ep.rows_and_columns(extents.collapsed(region).output)
         lanes = machine.isa.f32_lanes
@@ -189,7 +189,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
         unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
         cycles = rows * math.ceil(n / lanes) * (2 + cost) * OPERATION_CYCLES
         us = cycles / machine.cycles_per_us
-        if open_sizes:  # the sizes that arrive decide whether threads are worth it
+        if dynamic_sizes:  # the sizes that arrive decide whether threads are worth it
             alone = alone_below(machine, us / (rows * n), LEAST_MOVED)
             return ElementwiseConfig(min(unroll, max(1, n // lanes)), machine.threads, alone)
         threads = threads_worth(machine, us, LEAST_MOVED)
@@ -225,8 +225,8 @@ class Elementwise(template.Template[ElementwiseConfig]):
             y = extents.reshaped(y, region.output, (rows, n))
             numbers = n, isa.f32_lanes, config.unroll, source.dtype
             loops = Loops(*numbers, x, y, Epilogue(flat, operands))
-            if region.is_open:
-                loops.share_open(rows, config.threads, config.alone)
+            if region.is_dynamic:
+                loops.share_dynamic(rows, config.threads, config.alone)
             else:
                 loops.share(rows, config.threads)
         return builder.get()

@@ -30,12 +30,12 @@ from tir_schedules.core import blocking, emission, extents, template
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import branch
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
+from tir_schedules.core.size import SAMPLE, SymbolicSize, is_dynamic
 from tir_schedules.cost import cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue
 
-from .normalize_rows import ColumnStrip, OpenColumns, Rows
-from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, view_of
+from .normalize_rows import ColumnStrip, DynamicColumns, Rows
+from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, dynamic_view, view_of
 
 _ALIASING = 4096  # bytes: at multiples of this distance, a load waits for an earlier store
 _FLOAT_BYTES = 4
@@ -87,19 +87,19 @@ def view(region: Region) -> View:
 
 def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     """A configuration by closed formula; no tuning is needed."""
-    open_rows, open_length = region.is_open, is_open((view(region).n,))
+    dynamic_rows, dynamic_length = region.is_dynamic, is_dynamic((view(region).n,))
     region = region.sampled()
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
     threads = parallel.threads_worth(machine, cost.norm_us(work, machine))
     line = vectors if seen.inner == 1 else seen.n / lanes
-    alone = parallel.alone_below(machine, cost.norm_us(line, machine)) if open_rows else 0
+    alone = parallel.alone_below(machine, cost.norm_us(line, machine)) if dynamic_rows else 0
     if seen.inner > 1:
         unroll = min(4, math.ceil(seen.inner / lanes))
         return NormalizeConfig(1, unroll, False, 1 << 20, threads, alone)
     # A few vectors stay in registers; more are as fast from L1, and compile sooner.
-    keep = vectors <= 4 and not open_length
+    keep = vectors <= 4 and not dynamic_length
     rows = min(_rows_in_flight(region, vectors, 4 * seen.n), seen.outer)
     unroll = min(_CHAINS // rows, vectors)
     fits = machine.l2_bytes // 2 // (4 * lanes * rows)
@@ -145,7 +145,7 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
     if isinstance(count, SymbolicSize):
         total = extents.as_expr(extents.extent(count))
         few = _few(loops.view, total, config)
-        with emission.open_tasks(config.threads, few) as (task, tasks):
+        with emission.dynamic_tasks(config.threads, few) as (task, tasks):
             for_rows(loops, *emission.share_of(total, task, tasks), config)
         return
     rows = blocking.shares(count, min(config.threads, count))
@@ -155,7 +155,7 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
 
 def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
     """Whether `rows` rows, or columns, are too few for several threads."""
-    if not is_open((seen.n,)):
+    if not is_dynamic((seen.n,)):
         return rows <= config.alone_rows
     # `alone_rows` counts rows of the sample's length.
     return rows * extents.extent(seen.n) <= config.alone_rows * SAMPLE
@@ -176,13 +176,13 @@ def for_rows(loops: Rows, first: Expr, rows: Index, config: NormalizeConfig) -> 
             loops.block(first + number, 1)
         return
     blocks = I.floordiv(rows, config.rows)
-    if is_open((loops.view.n,)):
+    if is_dynamic((loops.view.n,)):
         pitch = extents.as_expr(extents.extent(loops.view.n)) * _FLOAT_BYTES
         blocks = tirx.Select(I.floormod(pitch, _ALIASING) == 0, tirx.const(0, "int32"), blocks)
     whole = materialise(blocks)
     with I.serial(whole) as number:
         loops.block(first + number * config.rows, config.rows)
-    vectors = _CHAINS if is_open((loops.view.n,)) else math.ceil(loops.view.n / loops.lanes)
+    vectors = _CHAINS if is_dynamic((loops.view.n,)) else math.ceil(loops.view.n / loops.lanes)
     single = replace(loops, unroll=max(loops.unroll, min(_CHAINS, vectors)))
     with I.serial(rows - whole * config.rows) as left:
         single.block(first + whole * config.rows + left, 1)
@@ -260,9 +260,9 @@ class Normalize(template.Template[NormalizeConfig]):
             inputs = [emission.tensor_parameter(*each) for each in pairs]
             operands = emission.operand_parameters(region)
             output = emission.tensor_parameter("Y", region.output)
-            if region.is_open:
+            if region.is_dynamic:
                 extents.read_extents()
-                seen = open_view(seen)
+                seen = dynamic_view(seen)
             x = extents.reshaped(inputs[0], region.inputs[0], seen.shape)
             further = zip(inputs[1:], region.inputs[1:], strict=True)
             weights = [extents.reshaped(*each, (seen.n,)) for each in further]
@@ -273,8 +273,8 @@ class Normalize(template.Template[NormalizeConfig]):
                 numbers = isa.f32_lanes, config.unroll, config.keep, config.chunk
                 loops = Rows(seen, *numbers, x, weights, out, epilogue)
                 share_rows(loops, seen.outer, config)
-            elif region.is_open:
-                columns = OpenColumns(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
+            elif region.is_dynamic:
+                columns = DynamicColumns(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
                 columns.share(config.threads, lambda number: _few(seen, number, config))
             else:
                 strip = ColumnStrip(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
@@ -344,7 +344,7 @@ class Normalize(template.Template[NormalizeConfig]):
         alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
         if seen.inner != 1:
             return f"strips of {config.unroll} vectors of columns, then single ones{alone}"
-        length = "; how long rows are" if is_open((seen.n,)) else ""
+        length = "; how long rows are" if is_dynamic((seen.n,)) else ""
         return f"blocks of {config.rows} rows, then single ones{alone}{length}"
 
 

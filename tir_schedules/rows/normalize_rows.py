@@ -17,10 +17,10 @@ from tvm import tirx
 
 from microkernels.vector import ieee, vector_math
 from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, splat
-from tir_schedules.core.emission import ceil_div, opaque_block, open_tasks, repeat, share_of
+from tir_schedules.core.emission import ceil_div, dynamic_tasks, opaque_block, repeat, share_of
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.loop_nest import Combine, LaneTotals, add, reduce_lanes
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
 from .normalize_view import SOFTMAX_OPS, View
@@ -98,9 +98,9 @@ class Rows:
         return unflatten(row, self.view.lead) if mapping is None else mapping(row)
 
     @property
-    def _open(self) -> bool:
+    def _is_dynamic(self) -> bool:
         """Whether the length of a row is dynamic; `keep` and `chunk` then have no effect."""
-        return is_open((self.view.n,))
+        return is_dynamic((self.view.n,))
 
     # --- the operators -----------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Rows:
 
     def _norm(self, centered: bool) -> None:
         epsilon = self.view.region.real("epsilon")
-        if self._open:
+        if self._is_dynamic:
             inverse = materialise(f32(1) / tirx.Cast("float32", as_expr(extent(self.view.n))))
         else:
             inverse = f32(1 / self.view.n)
@@ -198,7 +198,7 @@ class Rows:
         return buffers
 
     def _chunks(self) -> int:
-        if self._open:  # dynamic rows beyond cache are read again, as shorter rows are
+        if self._is_dynamic:  # dynamic rows beyond cache are read again, as shorter rows are
             return 1
         return math.ceil(math.ceil(self.view.n / self.lanes) / self.chunk)
 
@@ -251,7 +251,7 @@ class Rows:
     ) -> list[Expr]:
         """Combines the terms of every row to a scalar; `unroll` independent chains each."""
         slots = self.unroll
-        if not self._open:
+        if not self._is_dynamic:
             _, vectors, cut = part or (0, *divmod(self.view.n, self.lanes))
             slots = min(slots, vectors + bool(cut))
         neutral = constant(identity, "float32", self.lanes)
@@ -417,7 +417,7 @@ class ColumnStrip:
         return load_vector(buffer, "float32", (*self.lead, k), columns)
 
 
-class OpenColumns(ColumnStrip):
+class DynamicColumns(ColumnStrip):
     """Softmax along an inner axis of dynamic length, for a dynamic number of columns.
 
     Threads share the (outer index, strip of columns) pairs. A strip is `unroll` whole vectors; at
@@ -430,7 +430,7 @@ class OpenColumns(ColumnStrip):
         whole = materialise(I.floordiv(inner, self.lanes))
         left = materialise(inner - whole * self.lanes)
         strips = materialise(ceil_div(inner, self.unroll * self.lanes))
-        with open_tasks(threads, few(outer * inner)) as (thread, parts):
+        with dynamic_tasks(threads, few(outer * inner)) as (thread, parts):
             first, number = share_of(outer * strips, thread, parts)
             with I.serial(number) as place, opaque_block("strip"):
                 item = materialise(first + place)

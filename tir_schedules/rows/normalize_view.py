@@ -70,7 +70,7 @@ def view_of(region: Region) -> View | str:
     return View(region.replace(operands=tuple(operands), output=output), lead, n, inner)
 
 
-def open_view(view: View) -> View:
+def dynamic_view(view: View) -> View:
     """A view with as few leading dimensions as its operands allow."""
     kept = 1 if view.inner == 1 else 2
     region = flat_rows(view.region, kept)

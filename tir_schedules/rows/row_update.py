@@ -79,7 +79,7 @@ class _Update:
         """Emits the update of all heads."""
         item = int(DataType(self.dtype).itemsize)
         few = self.heads * self.rows * (self.columns * item) <= ALONE_BYTES
-        with emission.open_tasks(threads, few) as (thread, parts):
+        with emission.dynamic_tasks(threads, few) as (thread, parts):
             first, number = emission.share_of(self.heads, thread, parts)
             with I.serial(number) as place, emission.opaque_block("head"):
                 self._head(materialise(first + place), new, before)

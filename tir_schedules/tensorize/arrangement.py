@@ -24,7 +24,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 
 # A contraction: a sum of products of two tensors, and the role of each of its axes.
 #
@@ -277,7 +277,7 @@ def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
 def _points(given: Contraction, labels: Labels) -> int:
     """Number of points of some axes, with a sample for each dynamic extent."""
     extents = (given.extents[label] for label in labels)
-    return math.prod(_SAMPLE if is_open([extent]) else int(extent) for extent in extents)
+    return math.prod(_SAMPLE if is_dynamic([extent]) else int(extent) for extent in extents)
 
 
 def _joined(given: Contraction, group: Labels, tensors: Sequence[Labels]) -> Units:
@@ -383,7 +383,7 @@ class ArrangementProblem:
     @property
     def has_choice(self) -> bool:
         """Whether there are several candidates, and all sizes are static."""
-        known = not is_open(self.contraction.extents.values())
+        known = not is_dynamic(self.contraction.extents.values())
         return known and len(self.candidates) > 1 and bool(self.letters)
 
     @property

@@ -79,7 +79,7 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
     from tools.compile_times import hooks
     from tvm_hybrid.errors import InputValueError
     from tvm_hybrid.options import CompileOptions
-    from tvm_hybrid.session.model_programs import ModelPrograms, OpenSession
+    from tvm_hybrid.session.model_programs import DynamicSession, ModelPrograms
     from tvm_hybrid.session.progress import Progress
 
     hooks.install(clock)
@@ -97,7 +97,7 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
         silent = Progress(False, job["model"], True)
         programs = ModelPrograms(job["model"], options, silent)
         found = programs.for_all_sizes(None, None)
-        if isinstance(found, OpenSession):
+        if isinstance(found, DynamicSession):
             shapes = {name: array.shape for name, array in feeds.items()}
             parameters = found.parameters
             try:
@@ -106,7 +106,7 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
                 parameters = (*parameters, *error.inputs)
                 programs.for_sizes(shapes, {name: feeds[name] for name in parameters})
     clock.counts.update(entries.counts())
-    clock.end(one_program=not isinstance(found, OpenSession))
+    clock.end(one_program=not isinstance(found, DynamicSession))
 
 
 def _onnxruntime(job: dict[str, Any], clock: StageClock) -> None:

@@ -65,7 +65,7 @@ class SnapshotModel:
             return {
                 "model": made.proto,
                 "precision": self.kind,
-                "keep_open": self.dynamic,
+                "keep_dynamic": self.dynamic,
                 "values": values,
             }
         import torch
@@ -78,7 +78,7 @@ class SnapshotModel:
             "model": module.module,
             "example_inputs": module.inputs,
             "dynamic_shapes": tuple(first for _ in module.inputs) if self.dynamic else None,
-            "keep_open": self.dynamic,
+            "keep_dynamic": self.dynamic,
         }
 
 

@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 import tvm_hybrid
-from tools.open_shapes import timed
+from tools.dynamic_shapes import timed
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.errors import TvmHybridError
 
@@ -36,7 +36,7 @@ CASES: Cases = {**ELEMENTWISE, **REDUCTIONS, **MOVING, **IMAGES, **PRODUCTS}
 TURNS = 9
 SECONDS = 0.006  # of the runs in one turn
 TOO_SHORT = 5e-6
-FORMS = ("known", "open")
+FORMS = ("static", "dynamic")
 
 
 @click.command()
@@ -56,7 +56,7 @@ def main(
 ) -> None:
     """Compares the speed of ONNX operators with ONNX Runtime.
 
-    Prints ONNX Runtime's time over ours, for static ("known") and dynamic ("open") sizes.
+    Prints ONNX Runtime's time over ours, for static ("static") and dynamic ("dynamic") sizes.
     """
     if from_path:
         results = json.loads(Path(from_path).read_text())
@@ -85,7 +85,7 @@ def race(case: Case) -> dict[str, Any]:
         wanted = None
     for form in FORMS:
         try:
-            session = tvm_hybrid.InferenceSession(case.model(form == "open"), num_threads=1)
+            session = tvm_hybrid.InferenceSession(case.model(form == "dynamic"), num_threads=1)
             made = session.run(None, case.feeds)
         except (TvmHybridError, ValueError, RuntimeError) as error:
             found[form] = str(error).splitlines()[0]

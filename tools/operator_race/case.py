@@ -47,7 +47,7 @@ class Case:
     def _names(self) -> list[str]:
         return ["" if value is None else f"i{n}" for n, value in enumerate(self.inputs)]
 
-    def model(self, is_open: bool) -> bytes:
+    def model(self, is_dynamic: bool) -> bytes:
         """The model, with static or dynamic sizes.
 
         Dynamic axes of equal size have one name, as exporters write them; channels and heads (the
@@ -62,7 +62,7 @@ class Case:
                 name,
                 helper.np_dtype_to_tensor_dtype(array.dtype),
                 [
-                    f"n{size}" if is_open and (array.ndim, axis) != (4, 1) else size
+                    f"n{size}" if is_dynamic and (array.ndim, axis) != (4, 1) else size
                     for axis, size in enumerate(array.shape)
                 ],
             )

@@ -19,7 +19,6 @@ import onnx
 from onnx import version_converter
 
 import tvm_hybrid
-from tools import open_shapes
 from tools.compile_times.__main__ import Settings, measured
 from tools.compile_times.corpus import build
 from tools.compile_times.results import AGAIN, COLD
@@ -28,6 +27,7 @@ from tools.compile_times.results import OPENVINO as OPENVINO_STARTS
 from tools.decoding import table
 from tools.decoding.llama import MODELS
 from tools.decoding.onnx_files import BF16, F32, INT4, INT8
+from tools.dynamic_shapes import dynamic_names, inputs_of, least_times, timed
 from tvm_hybrid.bench.peers.contestants import OpenVino
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
@@ -177,16 +177,16 @@ def dynamic_shapes(job: Job) -> list[Case]:
     def sized(case: str, path: Path, whole: Any, peer: Any) -> Row:
         numbers = map(int, case.rpartition(", ")[2].split("x"))
         values = dict(zip(names_by_size(whole), numbers, strict=True))
-        racer = Racer(path, open_shapes.inputs_of(whole, values))
+        racer = Racer(path, inputs_of(whole, values))
         sessions = {OURS: whole, STATIC: racer.session(job.threads), ONNX_RUNTIME: peer}
-        runs = {name: open_shapes.timed(one.run, dict(racer.feeds)) for name, one in
+        runs = {name: timed(one.run, dict(racer.feeds)) for name, one in
                 sessions.items()}  # fmt: skip
         with ExitStack() as running:
             if job.openvino:
                 worker = OpenVino(path, racer.feeds, job.threads, job.openvino)
                 running.enter_context(closing(worker))
                 runs[OPENVINO] = worker.run_for
-            least = open_shapes.least_times(list(runs.values()), pauses=True)
+            least = least_times(list(runs.values()), pauses=True)
         times = {name: round(1e6 * time, 3) for name, time in zip(runs, least, strict=True)}
         return Row(case=case, threads=job.threads, values=times)
 
@@ -195,7 +195,7 @@ def dynamic_shapes(job: Job) -> list[Case]:
 
 def names_by_size(session: Any) -> list[str]:
     """Dynamic dimensions of a session, the batch first."""
-    return sorted(open_shapes.open_names(session), key=lambda name: name != "batch")
+    return sorted(dynamic_names(session), key=lambda name: name != "batch")
 
 
 def decoders(job: Job) -> list[Case]:

@@ -156,9 +156,9 @@ class BenchRequest:
             raise click.UsageError(
                 "--streams is for a MODEL; leave --predict, --layers, --variants out"
             )
-        if self.options.keep_open and special:
+        if self.options.keep_dynamic and special:
             raise click.UsageError(
-                "--predict and --layers are for known sizes; leave --keep-open out"
+                "--predict and --layers are for static sizes; leave --keep-dynamic out"
             )
         if self.predict:
             if self.inputs or self.variants or self.layers:

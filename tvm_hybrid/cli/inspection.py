@@ -116,7 +116,7 @@ def _refused(path: Path, proto: onnx.ModelProto, options: CompileOptions) -> lis
         return found
     with working(f"importing {path.name}"):
         try:
-            import_onnx(path, options.shapes, options.values, keep_open=True)
+            import_onnx(path, options.shapes, options.values, keep_dynamic=True)
         except TvmHybridError as error:
             found.append(shared.in_options(error))
         if found:

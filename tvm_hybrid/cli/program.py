@@ -23,9 +23,9 @@ from .base import options as shared
 from .base.console import error_console, say, show, working
 from .base.models import (
     Inputs,
+    dynamic_inputs,
     executable_of,
     input_options,
-    open_inputs,
     session_of,
     sized,
     source_option,
@@ -65,10 +65,10 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
 
     with stages_shown(f"compiling {model.name}") as begin:
         try:
-            executable = compile_model(model, replace(options, keep_open=True))
+            executable = compile_model(model, replace(options, keep_dynamic=True))
         except (CompileError, UnsupportedOperatorError, ShapeError):
             # Static sizes may help: most operators that are refused here accept them.
-            if dynamic := [info for info in open_inputs(model, options)[0] if info.is_open]:
+            if dynamic := [info for info in dynamic_inputs(model, options)[0] if info.is_dynamic]:
                 text = f"dynamic: {', '.join(map(str, dynamic))}; --dim makes a size static"
                 say(text, to=error_console())
             raise
@@ -423,8 +423,8 @@ def scale(
     """
     if measure and options.target is not None:
         raise click.UsageError("--measure is for this machine, and excludes --target")
-    if options.keep_open:
-        raise click.UsageError("times are predicted for known sizes: give --shape or --dim")
+    if options.keep_dynamic:
+        raise click.UsageError("times are predicted for static sizes: give --shape or --dim")
     from ..bench.scale import measured_table, scale_model, scale_table, with_measured
 
     options = sized(model, options, inputs.given)

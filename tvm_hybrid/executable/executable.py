@@ -266,8 +266,8 @@ class Executable:
     def explain(self) -> Explanation:
         """The decision for every node: taken or not, kernel, configuration, reason."""
         program = [f"made for {', '.join(map(str, self.values))}"] if self.values else []
-        if self.is_open:
-            program.append(feeds.open_dimensions(self.inputs, self.manifest.limits))
+        if self.is_dynamic:
+            program.append(feeds.dynamic_dimensions(self.inputs, self.manifest.limits))
         if self._whole is not self.manifest:
             ours, first = description(self.manifest), description(self._whole)
             program.append(f"fallback for {ours}, instead of {first}")
@@ -474,7 +474,7 @@ class Executable:
         feeds.check_feeds(inputs, [info.stored for info in self.inputs], self.manifest.limits)
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether an input has a dynamic size."""
         return any(info.static_shape is None for info in self.inputs)
 

@@ -57,7 +57,7 @@ def import_model(
     model: Any,
     shapes: Mapping[str, Any] | None,
     values: Mapping[str, Any] | None = None,
-    keep_open: bool = False,
+    keep_dynamic: bool = False,
     check_indices: bool = False,
 ) -> ImportedModel:
     """Imports a model of any accepted kind.
@@ -70,7 +70,7 @@ def import_model(
         Shapes of inputs, or sizes of symbolic dimensions; for a Relax module only the latter.
     values : mapping, optional
         Values of inputs of an ONNX model.
-    keep_open : bool
+    keep_dynamic : bool
         Whether dimensions without a size stay dynamic.
     check_indices : bool
         Whether the program checks indices; for ONNX models only.
@@ -98,11 +98,11 @@ def import_model(
             f" is for ONNX models only, not for a {type(model).__name__}; give False",
         )
     if isinstance(model, IRModule):
-        return _from_relax(model, shapes, keep_open)
+        return _from_relax(model, shapes, keep_dynamic)
     if type(model).__module__.startswith("torch.export"):
         from .torch.importer import import_program
 
-        return _from_relax(import_program(model), shapes, keep_open)
+        return _from_relax(import_program(model), shapes, keep_dynamic)
     if not is_onnx(model):
         raise ModelError(
             f"a {type(model).__name__} is not a model; give a path or the bytes of an ONNX model, "
@@ -111,10 +111,14 @@ def import_model(
         )
     from . import import_onnx
 
-    return import_onnx(model, shapes, values, keep_open=keep_open, check_indices=check_indices)
+    return import_onnx(
+        model, shapes, values, keep_dynamic=keep_dynamic, check_indices=check_indices
+    )
 
 
-def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool) -> ImportedModel:
+def _from_relax(
+    mod: IRModule, shapes: Mapping[str, Any] | None, keep_dynamic: bool
+) -> ImportedModel:
     mod = with_single_parameters(_with_main(mod))
     if shapes:
         known = _symbols(mod)
@@ -137,14 +141,14 @@ def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool
         sizes = [text_of(size) for size in found.shape.values]
         for position, size in enumerate(found.shape.values):
             is_known = isinstance(size, (int, tirx.IntImm))
-            if not is_known and (not keep_open or sizes[position] is None):
+            if not is_known and (not keep_dynamic or sizes[position] is None):
                 raise ShapeError(
                     f"dimension {position} of {name!r} has no size: {size}; give one by ",
                     Argument("shapes", value={str(size): 1}),
                 )
         known_sizes = tuple(size for size in sizes if size is not None)
         inputs.append(TensorInfo(name, known_sizes, str(found.dtype)))
-    symbols = _symbols(mod) if keep_open else ()
+    symbols = _symbols(mod) if keep_dynamic else ()
     types = returned_types(mod["main"])
     outputs = [
         output_info(f"output_{i}" if len(types) > 1 else "output", found, symbols=symbols)

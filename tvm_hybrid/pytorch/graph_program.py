@@ -145,7 +145,7 @@ class CompiledGraph:
         with _disable_current_modes(), torch.no_grad():
             frozen = Frozen({number: arguments[number] for number in sorted(self._freezable)})
             found = import_graph(self._graph, frozen.tensors, self._results.tensors, True)
-            executable = compile(found.mod, self._options.of_compile(), keep_open=True)
+            executable = compile(found.mod, self._options.of_compile(), keep_dynamic=True)
         manifest = executable.manifest
         report = self._report
         report.executable, report.parameters = executable, len(self._freezable)

@@ -94,7 +94,7 @@ class NearestRecords:
 
         For a dynamic region: of equal regions with static sizes near the sample.
         """
-        if region.is_open:
+        if region.is_dynamic:
             for workload, located in groups.items():
                 values = symbols_in(region, located[0].record.region)
                 if values is None:
@@ -238,23 +238,23 @@ def _is_number(value: Any) -> bool:
 # A dynamic region borrows from records of the static sizes that were tuned.
 
 
-def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
+def symbols_in(dynamic: Region, static: Region) -> dict[str, int] | None:
     """Returns symbol -> value; None if the regions differ in anything else.
 
-    `opened` is a region with dynamic sizes, `known` a static one.
+    `dynamic` is a region with dynamic sizes, `static` a static one.
     """
-    if known.is_open or _ranks(opened) != _ranks(known):
+    if static.is_dynamic or _ranks(dynamic) != _ranks(static):
         return None
     values: dict[str, int] = {}
     symbols: set[str] = set()
-    for size, number in _sizes(opened, known):
+    for size, number in _sizes(dynamic, static):
         if isinstance(size, SymbolicSize):
             symbols.update(size.symbols)
             if size == SymbolicSize.of(size.symbols[0]):
                 values[size.symbols[0]] = number
     if symbols != values.keys():
         return None
-    return values if opened.with_sizes(values).key == known.key else None
+    return values if dynamic.with_sizes(values).key == static.key else None
 
 
 def _ranks(region: Region) -> list[object]:
@@ -262,9 +262,9 @@ def _ranks(region: Region) -> list[object]:
     return [*(len(tensor.shape) for tensor in region.tensors), *map(_ranks, region.parts)]
 
 
-def _sizes(opened: Region, known: Region) -> Iterator[tuple[int, int]]:
+def _sizes(dynamic: Region, static: Region) -> Iterator[tuple[int, int]]:
     """Pairs of sizes at corresponding places."""
-    for a, b in zip(opened.tensors, known.tensors, strict=True):
+    for a, b in zip(dynamic.tensors, static.tensors, strict=True):
         yield from zip(a.shape, b.shape, strict=True)
-    for part, other in zip(opened.parts, known.parts, strict=True):
+    for part, other in zip(dynamic.parts, static.parts, strict=True):
         yield from _sizes(part, other)

@@ -233,7 +233,7 @@ def sample_shapes(infos: Sequence[_Shaped], size: int = 1) -> list[Shape]:
     ]
 
 
-def open_dimensions(infos: Sequence[TensorInfo], limits: Mapping[str, int]) -> str:
+def dynamic_dimensions(infos: Sequence[TensorInfo], limits: Mapping[str, int]) -> str:
     """Describes the dynamic dimensions and their limits; "" if there are none."""
     texts = [text for info in infos for text in info.shape if isinstance(text, str)]
     names = [text for text in dict.fromkeys(texts) if not is_relation(text)]

@@ -117,7 +117,7 @@ class OutputInfo(msgspec.Struct, frozen=True):
         return f"{self.name}: {self.dtype}[{_sizes(self.shape)}]"
 
 
-class OpenTensorInfo(msgspec.Struct, frozen=True):
+class DynamicTensorInfo(msgspec.Struct, frozen=True):
     """An input or output as the model declares it, perhaps with unknown sizes.
 
     Attributes
@@ -141,7 +141,7 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
         return None if self.dtype is None else onnx_type(self.dtype)
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether a size is unknown."""
         return self.shape is None or not all(isinstance(size, int) for size in self.shape)
 
@@ -157,11 +157,11 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
 class DeclaredInterface(msgspec.Struct, frozen=True):
     """The inputs and outputs that a model with dynamic sizes declares."""
 
-    inputs: tuple[OpenTensorInfo, ...]
-    outputs: tuple[OpenTensorInfo, ...]
+    inputs: tuple[DynamicTensorInfo, ...]
+    outputs: tuple[DynamicTensorInfo, ...]
 
 
-InputInfo = TensorInfo | OpenTensorInfo
+InputInfo = TensorInfo | DynamicTensorInfo
 Described = InputInfo | OutputInfo
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from microkernels.base.errors import FeedError, QueueFullError, SessionClosedError, ShapeError
 
 from ..runtime.feeds import named_feeds, to_array
-from ..runtime.tensors import OpenTensorInfo
+from ..runtime.tensors import DynamicTensorInfo
 
 if TYPE_CHECKING:
     from ..session.inference_session import InferenceSession
@@ -75,7 +75,7 @@ class Batcher:
     ) -> None:
         self._session, self._max_batch, self._max_delay = session, max_batch, max_delay
         self._inputs = {
-            each.name: OpenTensorInfo(
+            each.name: DynamicTensorInfo(
                 each.name, None if each.shape is None else tuple(each.shape), each.dtype
             )
             for each in session.get_inputs()

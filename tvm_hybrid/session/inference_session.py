@@ -34,7 +34,7 @@ from ..runtime.threads import current, use_setting
 from .bound_run import Bound, BoundRun, copied
 from .fast_start.session_start import STARTS, SessionStart
 from .io_binding import IOBinding
-from .model_programs import ModelPrograms, OpenSession
+from .model_programs import DynamicSession, ModelPrograms
 from .onnxruntime_api.model_surface import NodeArg, SessionFace, loaded
 from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options, without_unused
@@ -87,8 +87,8 @@ class InferenceSession(SessionStart):
         compiles the program first.
     **keywords
         Fields of `CompileOptions`, such as `target`, `shapes` and `num_threads`, which override
-        those of `options`: all but `strict`, `dump_ir` and `keep_open`. With `cache`, programs of
-        an ONNX model are kept, too.
+        those of `options`: all but `strict`, `dump_ir` and `keep_dynamic`. With `cache`, programs
+        of an ONNX model are kept, too.
 
     Raises
     ------
@@ -198,7 +198,7 @@ class InferenceSession(SessionStart):
         """Makes the session run this program, or its fallback."""
         self._programs: Programs | SequencePrograms | None = None
         self.executable = found.for_host()
-        declared = found.declared if self.executable.is_open else None
+        declared = found.declared if self.executable.is_dynamic else None
         known = {value.name for value in self.executable.values}
         inputs: Iterable[Described] = self.executable.inputs
         outputs: Iterable[Described] = self.executable.outputs
@@ -216,7 +216,7 @@ class InferenceSession(SessionStart):
         self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
         self._setting = self.executable.setting
         self._parallel = self._setting.count > 1
-        self._open = self.executable.is_open
+        self._is_dynamic = self.executable.is_dynamic
         self._local = threading.local()
         with contextlib.suppress(IsaError):  # a program for another CPU can be inspected
             self.executable.make_code()
@@ -243,14 +243,14 @@ class InferenceSession(SessionStart):
 
         def program_for(
             arrived: dict[str, tuple[int, ...]] | None, known: dict[str, np.ndarray]
-        ) -> InferenceSession | OpenSession:
+        ) -> InferenceSession | DynamicSession:
             known = {**fixed, **known}
-            made: Executable | OpenSession
+            made: Executable | DynamicSession
             if arrived is None:
                 made = programs.for_all_sizes(sizes, known)
             else:
                 made = programs.for_sizes({**sizes, **arrived}, known)
-            if isinstance(made, OpenSession):
+            if isinstance(made, DynamicSession):
                 return made
             session = InferenceSession(made, progress=False)
             session._runner = watched(session.executable)
@@ -391,7 +391,7 @@ class InferenceSession(SessionStart):
         try:
             result = state.main(*tensors)
         except Exception as error:
-            if self._open:
+            if self._is_dynamic:
                 self._check_feeds(input_feed)
             raise_size_error(error)
             raise
@@ -477,7 +477,13 @@ class InferenceSession(SessionStart):
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
         empty = any(0 in info.shape for info in manifest.inputs)
         empty = empty or any(0 in info.shape for info in manifest.outputs)
-        if plain and not narrow and not empty and not self._open and "run" not in self.__dict__:
+        if (
+            plain
+            and not narrow
+            and not empty
+            and not self._is_dynamic
+            and "run" not in self.__dict__
+        ):
             short = short_run if manifest.inputs else short_constant_run
             self.__dict__["run"] = short(self._runner, state.main, self.run)
         return state

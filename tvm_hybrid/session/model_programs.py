@@ -24,14 +24,14 @@ from ..runtime.tensors import DeclaredInterface
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..frontend.onnx.reader.load_graph import OpenModel
+    from ..frontend.onnx.reader.load_graph import DynamicModel
 
 Given = Mapping[str, Any] | None
 MOST_SHOWN = 40  # longest text of a shape or value in the progress line
-_FOR_ALL_SIZES: Mapping[str, Any] = {"keep_open": True, "strict": "open"}
+_FOR_ALL_SIZES: Mapping[str, Any] = {"keep_dynamic": True, "strict": "dynamic"}
 
 
-class OpenSession(NamedTuple):
+class DynamicSession(NamedTuple):
     """What a session knows that compiles only when inputs arrive.
 
     Attributes
@@ -80,7 +80,9 @@ class ModelPrograms:
                 self._not_kept = str(error)
                 program_cache.say_once(f"programs of this model are not kept: {error}")
 
-    def kept_for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession | None:
+    def kept_for_all_sizes(
+        self, shapes: Given, values: Given
+    ) -> Executable | DynamicSession | None:
         """Returns what `for_all_sizes` would, if that needs no compilation; else None."""
         key = self._key(self._for(shapes, values, _FOR_ALL_SIZES))
         if key is None:
@@ -89,10 +91,10 @@ class ModelPrograms:
             return found
         note = program_cache.find_refusal(key.text)
         if note is not None and note.declared is not None and self._take_snapshot():
-            return OpenSession(note.declared, note.refusal, note.inputs)
+            return DynamicSession(note.declared, note.refusal, note.inputs)
         return None
 
-    def for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession:
+    def for_all_sizes(self, shapes: Given, values: Given) -> Executable | DynamicSession:
         """Returns one program for all sizes, or why a program for each combination is better.
 
         Raises
@@ -108,16 +110,16 @@ class ModelPrograms:
             # One program for all sizes only if every part is as fast as with static sizes.
             return self._compile(key, options)
         except (errors.CompileError, errors.ModelError) as error:
-            opened = self._opened(shapes, error)
-            if opened is None:
+            dynamic = self._dynamic_session(shapes, error)
+            if dynamic is None:
                 raise
             # A failure of memory or a disk is not recorded: the next attempt may succeed.
             of_the_moment = isinstance(error.__cause__, (MemoryError, OSError))
             if key is not None and key.holds() and not of_the_moment:
-                declared, reason, parameters = opened
+                declared, reason, parameters = dynamic
                 note = Note(declared=declared, refusal=reason, inputs=parameters)
                 program_cache.keep_refusal(key.text, note)
-            return opened
+            return dynamic
 
     def for_sizes(self, shapes: Given, values: Given) -> Executable:
         """Returns the program for these shapes and values.
@@ -143,7 +145,7 @@ class ModelPrograms:
                 program_cache.keep_refusal(key.text, note)
             raise
 
-    def open(self, shapes: Given, from_now_on: bool) -> OpenModel:
+    def open(self, shapes: Given, from_now_on: bool) -> DynamicModel:
         """Reads and checks the model; later changes to the caller's object have no effect.
 
         With `from_now_on`, a model in a file is not read again, which takes more memory.
@@ -157,9 +159,9 @@ class ModelPrograms:
         """
         if not is_onnx(self._model):
             raise errors.CompileError("NumPy runs ONNX models only")
-        from ..frontend.onnx.reader.load_graph import open_model
+        from ..frontend.onnx.reader.load_graph import read_dynamic_model
 
-        opened = open_model(self._model, shapes)
+        opened = read_dynamic_model(self._model, shapes)
         in_file = isinstance(self._model, (str, os.PathLike))
         if in_file and not from_now_on:
             return opened
@@ -167,18 +169,18 @@ class ModelPrograms:
             self._model = opened.proto
         return opened
 
-    def _opened(
+    def _dynamic_session(
         self, shapes: Given, error: errors.CompileError | errors.ModelError
-    ) -> OpenSession | None:
-        """Makes an OpenSession after an error; None if arriving sizes or values would not help."""
+    ) -> DynamicSession | None:
+        """Makes a DynamicSession after an error; None if sizes or values would not help."""
         if not is_onnx(self._model):
             return None
         opened = self.open(shapes, from_now_on=True)
         parameters = error.inputs if isinstance(error, errors.InputValueError) else ()
-        if not parameters and not any(info.is_open for info in opened.inputs):
+        if not parameters and not any(info.is_dynamic for info in opened.inputs):
             return None
         declared = DeclaredInterface(opened.inputs, opened.outputs)
-        return OpenSession(declared, str(error), parameters)
+        return DynamicSession(declared, str(error), parameters)
 
     def _take_snapshot(self) -> bool:
         """Fixes the model to the bytes that were hashed; False if they are not available."""

@@ -20,8 +20,8 @@ from microkernels.base.errors import CompileError, FeedError, InputValueError, M
 from microkernels.base.logs import logger
 
 from ..runtime.feeds import InputValue, arrays_of, named_feeds, to_array
-from ..runtime.tensors import OpenTensorInfo
-from .model_programs import OpenSession
+from ..runtime.tensors import DynamicTensorInfo
+from .model_programs import DynamicSession
 from .onnxruntime_api.ort_value import plain
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 Values = tuple[InputValue, ...]
 # Shapes by input name, or None for a program of dynamic shapes; values by input name.
 CompileFor = Callable[
-    [dict[str, Shape] | None, dict[str, np.ndarray]], "InferenceSession | OpenSession"
+    [dict[str, Shape] | None, dict[str, np.ndarray]], "InferenceSession | DynamicSession"
 ]
 Key = tuple[tuple[Shape, ...] | None, Values]
 MOST_PROGRAMS = 8
@@ -76,24 +76,27 @@ class Programs:
 
     Parameters
     ----------
-    inputs : tuple of OpenTensorInfo
+    inputs : tuple of DynamicTensorInfo
         Declared inputs.
-    opened : OpenSession
+    dynamic : DynamicSession
         Why there is no single program, and the known parameters. Compiling may find more of them.
     compile_for : callable
         Makes a session for shapes and values. Shapes of None ask for dynamic shapes; then it
-        returns an OpenSession if there is no such program.
+        returns a DynamicSession if there is no such program.
     """
 
     def __init__(
-        self, inputs: tuple[OpenTensorInfo, ...], opened: OpenSession, compile_for: CompileFor
+        self,
+        inputs: tuple[DynamicTensorInfo, ...],
+        dynamic: DynamicSession,
+        compile_for: CompileFor,
     ) -> None:
         self._inputs = inputs
-        self._parameters = opened.parameters
+        self._parameters = dynamic.parameters
         self._compile_for = compile_for
         self._sessions: OrderedDict[Key, InferenceSession] = OrderedDict()
-        self.reason = opened.reason  # why there are several programs, as far as known
-        self._by_shape: dict[Values, str] = {} if opened.parameters else {(): opened.reason}
+        self.reason = dynamic.reason  # why there are several programs, as far as known
+        self._by_shape: dict[Values, str] = {} if dynamic.parameters else {(): dynamic.reason}
         self._refusals = 0
         self._dropped: set[Key] = set()
         self._warned = False
@@ -249,7 +252,7 @@ class Programs:
                 raise
             self._need_values(error.inputs, str(error))
             return None
-        if isinstance(found, OpenSession):
+        if isinstance(found, DynamicSession):
             if found.parameters:
                 self._need_values(found.parameters, found.reason)
             else:  # shapes become part of the keys for these values
@@ -286,7 +289,7 @@ class Programs:
         infos = (info for info in self._inputs if info.name in self._parameters)
         return tuple(InputValue.of(info.name, to_array(feeds[info.name], info)) for info in infos)
 
-    def _shape(self, info: OpenTensorInfo, feeds: Mapping[str, Any]) -> Shape:
+    def _shape(self, info: DynamicTensorInfo, feeds: Mapping[str, Any]) -> Shape:
         if not isinstance(feeds, Mapping) or info.name not in feeds:
             named_feeds(feeds, [item.name for item in self._inputs])
         value = feeds[info.name]

@@ -101,7 +101,7 @@ def partition_for_tvm_hybrid(
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
     passes = route_passes(replace(chosen, target=target), mod)
-    passes = replace(passes, open_weights=transform_params)
+    passes = replace(passes, dynamic_weights=transform_params)
     log: DecisionLog = []
     try:
         parts = partition_module(mod, passes, log)

@@ -219,11 +219,11 @@ def route_passes(options: CompileOptions, mod: IRModule) -> PipelineOptions:
     if options.precision == "bf16":
         warn_if_slow(cpu_name(target), target_isa(target).name)
     threads = setting_of(options, here=options.target is None).count
-    if options.strict == "open":  # strict only if inputs of `main` have dynamic sizes
+    if options.strict == "dynamic":  # strict only if inputs of `main` have dynamic sizes
         main = next((f for gvar, f in mod.functions_items() if gvar.name_hint == MAIN), None)
         inputs = main.params if is_relax(main) else ()
-        is_open = any(definable_tir_vars_in_type(var.ty) for var in inputs)
-        options = replace(options, strict=is_open)
+        is_dynamic = any(definable_tir_vars_in_type(var.ty) for var in inputs)
+        options = replace(options, strict=is_dynamic)
     return passes_options(options, target, threads, records_of(options))
 
 

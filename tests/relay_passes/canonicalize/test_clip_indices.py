@@ -42,7 +42,7 @@ class After:
 
 
 @I.ir_module
-class Open:
+class Dynamic:
     @R.function
     def main(table: R.Tensor(("n", 2), "float32"), ids: R.Tensor((3,), "int64")):
         with R.dataflow():
@@ -57,7 +57,7 @@ def test_fast_becomes_clip() -> None:
 
 
 def test_the_remainder_where_the_extent_is_not_known() -> None:
-    call = clip_indices()(Open)["main"].body.blocks[0].bindings[0].value
+    call = clip_indices()(Dynamic)["main"].body.blocks[0].bindings[0].value
     assert call.attrs.mode == "wrap"
 
 
@@ -127,13 +127,13 @@ def test_reading_operators_stay_inside() -> None:
     np.testing.assert_array_equal(got, DATA[0, :1, [0, 3, 0, 3]].T)
 
 
-def run_open(call: Callable[..., relax.Expr], *arrays: NDArray) -> NDArray:
+def run_dynamic(call: Callable[..., relax.Expr], *arrays: NDArray) -> NDArray:
     """Like `run`, with a dynamic shape for the first parameter."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(arrays[0].ndim)]
     return run(call, *arrays, sizes=sizes)
 
 
-@pytest.mark.parametrize("compute", [run, run_open])
+@pytest.mark.parametrize("compute", [run, run_dynamic])
 def test_writing_operators_stay_inside(compute: Callable[..., NDArray]) -> None:
     data, updates = np.zeros((2, 3), np.float32), np.array([1, 2, 3], np.float32)
     wanted = np.array([[3, 0, 0], [0, 2, 1]], np.float32)

@@ -108,7 +108,7 @@ def test_what_stays() -> None:
     assert_stays(converted, A, B)
 
 
-def test_parts_of_open_rows() -> None:
+def test_parts_of_dynamic_rows() -> None:
     """Operators sink past parts with dynamic rows if the columns of each part are static."""
     n, k = tirx.Var("n", "int64"), tirx.Var("k", "int64")
 

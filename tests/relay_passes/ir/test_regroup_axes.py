@@ -69,7 +69,7 @@ def test_other_operators_are_none() -> None:
     assert [match_regroup(graph, position) for position in range(3)] == [None] * 3
 
 
-def test_axes_of_open_sizes() -> None:
+def test_axes_of_dynamic_sizes() -> None:
     """A channel shuffle for any number and size of images; a dynamic axis is not guessed."""
     n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
     found = regroup((n, 6, h, 5), (n, 2, 3, h, 5), (0, 2, 1, 3, 4), (n, 6, h, 5))

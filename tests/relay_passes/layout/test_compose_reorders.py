@@ -81,7 +81,7 @@ def read_halfway(x: relax.Expr) -> list[relax.Expr]:
             lambda x: op.permute_dims(
                 bind(op.reshape(bind(op.permute_dims(x, [0, 2, 1])), (6, 2 * N))), [1, 0]
             ),
-            id="an open size is cut",
+            id="a dynamic size is cut",
         ),
         pytest.param(read_halfway, id="read halfway"),
     ],

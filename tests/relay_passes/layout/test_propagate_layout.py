@@ -322,7 +322,7 @@ def test_depth_to_space_is_one_permutation() -> None:
     same_values(before, after, 1e-5)
 
 
-def test_a_shuffle_of_open_images_is_one_permutation() -> None:
+def test_a_shuffle_of_dynamic_images_is_one_permutation() -> None:
     """A channel shuffle, channels last, for any number of images of any height."""
     n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
     weight, depth = kernel(8, 4, 1, 1), kernel(8, 1, 3, 3)

@@ -44,7 +44,7 @@ def values(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 @pytest.mark.parametrize("name", MEANINGS)
 @pytest.mark.parametrize("axis", [0, 1, None])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "uint8", "int64"])
-def test_open_sizes(name: str, axis: int | None, dtype: str) -> None:
+def test_dynamic_sizes(name: str, axis: int | None, dtype: str) -> None:
     noted: list = []
     run = compiled(scheduled(name, (N, M), axis, dtype, noted))
     assert [each.kernel for each in noted] == ["generic_reduction"]

@@ -26,12 +26,12 @@ N, H, W, A, B = (tirx.Var(name, "int64") for name in "nhwab")
 
 
 def module(channels: int | tirx.Var, rank: int, method: str = "bilinear", padding: str = "zeros",
-           corners: bool = False, is_open: bool = True) -> IRModule:  # fmt: skip
+           corners: bool = False, is_dynamic: bool = True) -> IRModule:  # fmt: skip
     """A module that samples an image by a grid of other extents."""
-    extents, places = ([H, W], [A, B]) if is_open else ([5, 7], [4, 3])
+    extents, places = ([H, W], [A, B]) if is_dynamic else ([5, 7], [4, 3])
     if rank == 5:
         extents, places = [3, *extents], [2, *places]
-    batch = N if is_open else 2
+    batch = N if is_dynamic else 2
     x, grid = (
         relax.Var(name, relax.TensorType(shape, "float32"))
         for name, shape in (
@@ -66,12 +66,12 @@ def kernels(mod: IRModule, threads: int = 1) -> tuple[IRModule, list[str]]:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize(("rank", "method", "padding", "corners"), FORMS)
 def test_samples_as_tvm_does(
-    rank: int, method: str, padding: str, corners: bool, is_open: bool
+    rank: int, method: str, padding: str, corners: bool, is_dynamic: bool
 ) -> None:
-    mod = module(9, rank, method, padding, corners, is_open)
+    mod = module(9, rank, method, padding, corners, is_dynamic)
     feeds = [tvm.runtime.tensor(array) for array in arrays(9, rank)]
     stock = compiled(relax.transform.LegalizeOps()(mod))(*feeds).numpy()
     ours = compiled(kernels(mod)[0])(*feeds).numpy()
@@ -80,9 +80,9 @@ def test_samples_as_tvm_does(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("is_open", [False, True])
-def test_channels_are_vectors(is_open: bool, threads: int) -> None:
-    mod, names = kernels(module(16, 4, is_open=is_open), threads)
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_channels_are_vectors(is_dynamic: bool, threads: int) -> None:
+    mod, names = kernels(module(16, 4, is_dynamic=is_dynamic), threads)
     assert sorted(names) == ["generic_injective", "generic_transpose", "generic_transpose"]
     feeds = [tvm.runtime.tensor(array) for array in arrays(16, 4)]
     stock = compiled(relax.transform.LegalizeOps()(module(16, 4)))(*feeds).numpy()

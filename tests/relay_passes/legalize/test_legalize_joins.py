@@ -29,7 +29,7 @@ def depth_to_space() -> IRModule:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (4, 1)])
-def test_an_open_axis_joins_known_ones(size: tuple[int, int]) -> None:
+def test_a_dynamic_axis_joins_static_ones(size: tuple[int, int]) -> None:
     x = np.random.default_rng(0).standard_normal((2, *size, 12)).astype(np.float32)
     (found,) = run(legalize_operators()(depth_to_space()), [x])
     turned = x.reshape(2, *size, 2, 2, 3).transpose(0, 1, 3, 2, 4, 5)

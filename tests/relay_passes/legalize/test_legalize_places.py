@@ -45,10 +45,10 @@ def test_a_table_in_no_order_has_no_runs() -> None:
     assert not runs(np.arange(0, 4 * MOST_RUNS, 2))
 
 
-@pytest.mark.parametrize("rows", [5, "open"])
+@pytest.mark.parametrize("rows", [5, "dynamic"])
 @pytest.mark.parametrize("name", TABLES)
 def test_elements_are_copied(name: str, rows: int | str) -> None:
-    n = tirx.Var("n", "int64") if rows == "open" else rows
+    n = tirx.Var("n", "int64") if rows == "dynamic" else rows
     table = np.array(TABLES[name], np.int64)
     mod = module(lambda x: _taken(x, table), ((n, 8), "float32"))
     mod = legalize_operators()(mod)
@@ -70,7 +70,7 @@ def test_places_outside_are_left_to_tvm(table: list[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-def test_pads_of_open_axes_read_no_table(mode: str) -> None:
+def test_pads_of_dynamic_axes_read_no_table(mode: str) -> None:
     build = OnnxBuilder(19)
     x = build.input("x", ["n", 3, "h", "w"])
     pads = build.constant([0, 0, 2, 3, 0, 0, 1, 2], np.int64)

@@ -32,13 +32,13 @@ def scattering(
     data: Sequence[int],
     places: Sequence[int],
     dtype: str = "int32",
-    is_open: bool = False,
+    is_dynamic: bool = False,
 ) -> IRModule:
     """The legalised operator, with all sizes static or all dynamic."""
 
     def of(name: str, sizes: Sequence[int]) -> list[int | tirx.Var]:
         names = [tirx.Var(f"{name}{n}", "int64") for n in range(len(sizes))]
-        return list(names if is_open else sizes)
+        return list(names if is_dynamic else sizes)
 
     updated = of("m", places)
     return legalize_operators()(
@@ -78,9 +78,9 @@ SIZES = [
 
 @pytest.mark.parametrize("reduction", COMBINED)
 @pytest.mark.parametrize(("data", "places"), SIZES, ids=str)
-@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
 def test_values(
-    reduction: str, data: tuple[int, ...], places: tuple[int, ...], is_open: bool
+    reduction: str, data: tuple[int, ...], places: tuple[int, ...], is_dynamic: bool
 ) -> None:
     """Along every axis, with repeated, negative and out-of-range indices."""
     random = np.random.default_rng(len(data))
@@ -92,7 +92,7 @@ def test_values(
         updates = random.integers(-9, 9, count).astype(np.int32)
         indices = random.integers(-data[axis], max(1, data[axis]), count)
         indices[random.random(count) < 0.1] = random.choice([FAR, -FAR])
-        mod = scattering(reduction, axis, data, count, is_open=is_open)
+        mod = scattering(reduction, axis, data, count, is_dynamic=is_dynamic)
         wanted = expected(reduction, axis, x, indices, updates)
         np.testing.assert_array_equal(run(mod, x, indices, updates), wanted)
 
@@ -117,7 +117,7 @@ def test_columns_are_innermost() -> None:
 
 
 def test_maxima_have_no_branches() -> None:
-    mod = scattering("max", 0, (8, 64), (4, 64), "float32", is_open=True)
+    mod = scattering("max", 0, (8, 64), (4, 64), "float32", is_dynamic=True)
     mod = schedule_leftovers(Machine("znver3", isa_named("avx2"), threads=1), [])(mod)
     text = mod["scatter_elements"].script()
     assert "llvm.maximum" not in text

@@ -45,7 +45,7 @@ def test_a_size_is_part_of_the_kernel_that_reads_it() -> None:
     kernels = [each.args[0].name_hint for each in values if is_call(each, "relax.call_tir")]
     assert "scatter" in kernels[-1] and not any(each == "shape_to_tensor" for each in kernels)
     assert len(kernels) <= 2
-    program = tvm_hybrid.compile(mod, num_threads=1, keep_open=True)
+    program = tvm_hybrid.compile(mod, num_threads=1, keep_dynamic=True)
     rng = np.random.default_rng(0)
     for rows, count in ((1, 1), (5, 0), (5, 7)):
         x, y = (rng.integers(-9, 9, (each, 4)).astype(np.float32) for each in (rows, count))

@@ -72,7 +72,7 @@ def test_a_range_from_one_size_on_is_fused_with_what_uses_it() -> None:
     past, n = (build.node("Gather", build.node("Shape", each), zero) for each in (p, x))
     positions = build.node("Range", past, build.node("Add", past, n), one)
     build.output(build.node("Neg", positions), None, np.int64)
-    program = tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True)
+    program = tvm_hybrid.compile(build.model(), num_threads=1, keep_dynamic=True)
     (kernel,) = (each.function for each in program.manifest.decisions)
     assert kernel.startswith("fused_arange")
     for past_rows, rows in ((3, 5), (0, 2), (4, 1), (7, 0)):

@@ -15,8 +15,8 @@ from tests.relay_passes.graphs import Body, constant, module, run
 from tests.tir_schedules.tensorize.programs import function
 from tir_schedules.generic.nest import read_program
 
+from .test_dynamic_sizes import M, N, dynamic_module
 from .test_lift_programs import STAGES, legalized, lifted, names, randoms
-from .test_open_sizes import M, N, opened
 
 pytestmark = pytest.mark.turns
 
@@ -103,11 +103,11 @@ def test_a_mean_of_all_places(batch: int) -> None:
     np.testing.assert_allclose(run(found, arrays)[0], run(plain, arrays)[0], 1e-5, 1e-5)
 
 
-def test_open_sizes() -> None:
+def test_dynamic_sizes() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         return op.nn.max_pool2d(op.nn.conv2d(x, WEIGHT), (3, 3), (2, 2), (1, 1))
 
-    found, _ = lifted(legalized(opened(body, (N, 4, M, 8))))
+    found, _ = lifted(legalized(dynamic_module(body, (N, 4, M, 8))))
     assert names(found) == ["nn.conv2d", "nn.max_pool2d"]
 
 

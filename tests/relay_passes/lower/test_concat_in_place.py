@@ -165,21 +165,21 @@ def test_columns_of_one_element(copied: bool) -> None:
     assert_same(body, ((12, 20), F))
 
 
-OPEN = (tirx.Var("n", "int64"), tirx.Var("h", "int64"), 6, 20)
+DYNAMIC = (tirx.Var("n", "int64"), tirx.Var("h", "int64"), 6, 20)
 
 
 def same_for_any_size(body: Body) -> CompiledModule:
     """One program equals regions alone, to the bit, for several sizes."""
-    opened = (OPEN, F)
-    compiled, fine = built(body, opened), built(body, opened, fusion="fine")
+    dynamic = (DYNAMIC, F)
+    compiled, fine = built(body, dynamic), built(body, dynamic, fusion="fine")
     for n, h in ((1, 5), (3, 1), (2, 7)):
-        x = np.random.default_rng(n).standard_normal((n, h, *OPEN[2:])).astype(F)
+        x = np.random.default_rng(n).standard_normal((n, h, *DYNAMIC[2:])).astype(F)
         for got, wanted in zip(results(compiled, x), results(fine, x), strict=True):
             np.testing.assert_array_equal(got, wanted)
     return compiled
 
 
-def test_open_sizes() -> None:
+def test_dynamic_sizes() -> None:
     """Any number of rows; a part with another user is copied."""
 
     def body(x: relax.Expr) -> list[relax.Expr]:
@@ -192,7 +192,7 @@ def test_open_sizes() -> None:
     assert "concat" not in " ".join(calls(compiled)).replace("concat_copy", "")
 
 
-def test_open_sizes_of_concatenations_in_a_row() -> None:
+def test_dynamic_sizes_of_concatenations_in_a_row() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         first = op.concat([product(x, 16), product(op.exp(x), 8, 1)], -1)
         return op.concat([first, op.nn.softmax(product(x, 24, 2), -1)], -1)
@@ -202,7 +202,7 @@ def test_open_sizes_of_concatenations_in_a_row() -> None:
     assert not any("concat" in name for name in calls(compiled))
 
 
-def test_an_open_axis_is_not_joined_in_place() -> None:
+def test_a_dynamic_axis_is_not_joined_in_place() -> None:
     """The second part would begin at an offset known only at run time."""
     compiled = same_for_any_size(lambda x: op.concat([product(x, 8), product(x, 8, 1)], 1))
     assert not any("placed" in name for name in calls(compiled))

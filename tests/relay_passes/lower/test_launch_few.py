@@ -149,7 +149,7 @@ def test_on_two_threads_loops_wake_both() -> None:
 
 
 @T.prim_func(s_tir=True)
-def open_loop(count: T.int32, who: T.Buffer((4,), "int64"), y: T.Buffer((4,), "int64")) -> None:
+def dynamic_loop(count: T.int32, who: T.Buffer((4,), "int64"), y: T.Buffer((4,), "int64")) -> None:
     """Records the thread of each of 4 passes; counts of up to 7 run on one thread."""
     T.attr(0, ALONE, count <= 7)
     for i in T.parallel(4):
@@ -161,13 +161,13 @@ def open_loop(count: T.int32, who: T.Buffer((4,), "int64"), y: T.Buffer((4,), "i
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_a_small_loop_of_open_sizes_runs_alone(threads: int) -> None:
-    code = compiled(open_loop, threads)
+def test_a_small_loop_of_dynamic_sizes_runs_alone(threads: int) -> None:
+    code = compiled(dynamic_loop, threads)
     with ThreadPoolExecutor(1) as other:  # a thread without a setting of ours
-        other.submit(check_open_loop, code, threads).result()
+        other.submit(check_dynamic_loop, code, threads).result()
 
 
-def check_open_loop(code: Any, threads: int) -> None:
+def check_dynamic_loop(code: Any, threads: int) -> None:
     use_pool_of_tvm(2)
     for count in (0, 7, 8):
         who, y = np.zeros(4, np.int64), np.zeros(4, np.int64)
@@ -176,7 +176,7 @@ def check_open_loop(code: Any, threads: int) -> None:
         assert len(set(who.tolist())) == (1 if count <= 7 and threads > 1 else 2), count
 
 
-def test_a_loop_of_an_open_extent_wakes_all_threads() -> None:
+def test_a_loop_of_a_dynamic_extent_wakes_all_threads() -> None:
     @T.prim_func(s_tir=True)
     def many(count: T.int32, y: T.Buffer((20,), "float32")) -> None:
         for i in T.parallel(count):

@@ -39,8 +39,8 @@ def _products(rows: int | str) -> IRModule:
 
 @pytest.mark.parametrize("rows", [ROWS, "n"])
 def test_only_kernels_of_own_tensors_leave_out_their_checks(rows: int | str) -> None:
-    mod, is_open = _products(rows), isinstance(rows, str)
-    executable = tvm_hybrid.compile(mod, num_threads=1, fusion="fine", keep_open=is_open)
+    mod, is_dynamic = _products(rows), isinstance(rows, str)
+    executable = tvm_hybrid.compile(mod, num_threads=1, fusion="fine", keep_dynamic=is_dynamic)
     texts = [each.inspect_source("ll") for each in executable.program().module.imports]
     text = "\n".join(texts)
     checking = set(re.findall(r'c"(tvm_hybrid_matmul\d*)\(', text))

@@ -55,7 +55,7 @@ def test_the_kernel_takes_the_past_first_and_may_write_over_it() -> None:
 
 
 @pytest.mark.parametrize(("marked", "columns"), [(False, 8), (True, tirx.Var("columns", "int64"))])
-def test_other_functions_and_rows_of_open_width_are_left(
+def test_other_functions_and_rows_of_dynamic_width_are_left(
     marked: bool, columns: tirx.Expr | int
 ) -> None:
     mod = module(marked, columns)

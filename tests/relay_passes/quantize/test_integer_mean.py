@@ -44,7 +44,7 @@ def test_a_mean(axes: list[int] | None, count: int, keepdims: bool) -> None:
     assert_becomes(before, integer_mean(), module(after, (SHAPE, "uint8")))
 
 
-def test_a_mean_over_known_axes_of_an_open_shape() -> None:
+def test_a_mean_over_static_axes_of_a_dynamic_shape() -> None:
     x = ((tirx.Var("batch", "int64"), 5, 6, 3), "uint8")
 
     def after(q: relax.Expr) -> relax.Expr:

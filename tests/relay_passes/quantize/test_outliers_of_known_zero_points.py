@@ -33,14 +33,14 @@ def test_layers_have_the_integers_of_onnx_runtime(target: str, rows: int | str) 
             *(build.constant(5.5, np.float32), build.constant(after, np.uint8)),
         )
         build.output(value, [rows, 70], np.uint8)  # all are outputs, so they form no chain
-    model, open_rows = build.model(), isinstance(rows, str)
-    made = tvm_hybrid.compile(model, target=target, num_threads=1, keep_open=open_rows)
+    model, dynamic_rows = build.model(), isinstance(rows, str)
+    made = tvm_hybrid.compile(model, target=target, num_threads=1, keep_dynamic=dynamic_rows)
     reasons = [d.reason for d in made.manifest.decisions if d.taken]
     limits = ("not from 66 to 193", "not from 37 to 164", "are beyond 127", "not from 1 to 128")
     assert len(reasons) == len(POINTS)
     assert all(limit in reason for limit, reason in zip(limits, reasons, strict=True))
     session = literal_session(model)
-    for m in (1, 3, 40) if open_rows else (40,):
+    for m in (1, 3, 40) if dynamic_rows else (40,):
         x = rng.integers(90, 170, (m, 70)).astype(np.uint8)
         x[::3, ::9] = rng.integers(0, 256, x[::3, ::9].shape)
         for found, wanted in zip(made.run(x), session.run(None, {"x": x}), strict=True):

@@ -124,7 +124,7 @@ def test_any_number_of_images() -> None:
         return merge_depthwise(machine)(partition(machine.isa, [])(mod))
 
     (pair,) = regions(of_any(2))
-    assert pair.op == "depthwise_pointwise" and pair.is_open
+    assert pair.op == "depthwise_pointwise" and pair.is_dynamic
     assert estimate_pair(pair, TWO).config == estimate_pair(single, TWO).config
     apart = of_any(1)
     assert kinds(apart) == ["depthwise_conv2d", "matmul"]

@@ -140,8 +140,8 @@ def test_weights_are_in_memory_where_those_of_the_module_exceed_l3() -> None:
     assert kinds == ["conv2d_winograd", "conv2d"]
 
 
-@pytest.mark.parametrize("open_weights", [False, True])
-def test_weights_that_are_parameters(open_weights: bool) -> None:
+@pytest.mark.parametrize("dynamic_weights", [False, True])
+def test_weights_that_are_parameters(dynamic_weights: bool) -> None:
     """Weights packed before a run may use Winograd, and count as weights that may exceed L3."""
 
     def body(x: relax.Expr, given: relax.Expr, w: relax.Expr) -> relax.Expr:
@@ -152,11 +152,11 @@ def test_weights_that_are_parameters(open_weights: bool) -> None:
     mod = module(body, X, ((3, 3, 32, 32), "float32"), ((32, 32, 3, 3), "float32"))
     mod = IRModule({"main": mod["main"].with_attr("num_input", 2)})
     formed = partitioned(mod)[0]
-    after = select_winograd(MACHINE, open_weights=open_weights)(formed)
-    first = "conv2d_winograd" if open_weights else "conv2d"
+    after = select_winograd(MACHINE, dynamic_weights=dynamic_weights)(formed)
+    first = "conv2d_winograd" if dynamic_weights else "conv2d"
     assert [region.op for region in regions(after)] == [first, "conv2d"]
     left = [reason for reason in reasons(after) if "needs a weight that is a constant" in reason]
-    assert len(left) == (1 if open_weights else 2)
+    assert len(left) == (1 if dynamic_weights else 2)
     assert all("transform_params=True" in reason for reason in left)
     assert weight_bytes(weights_of(mod)) == 4 * 9 * 32 * 32
 

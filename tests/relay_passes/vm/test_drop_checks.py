@@ -51,7 +51,7 @@ def test_kernels_check_what_functions_need_not() -> None:
     assert checked(net(2), entry_checks=False) == set()
 
 
-def test_open_inputs_keep_their_checks() -> None:
+def test_dynamic_inputs_keep_their_checks() -> None:
     """These checks tell the sizes, which no kernel can compare."""
     x = relax.Var("x", relax.TensorType([tirx.Var("n", "int64"), 4], "float32"))
     builder = relax.BlockBuilder()

@@ -34,7 +34,7 @@ def test_known_sizes_stay() -> None:
     assert int(bytes_of(size_classes()(mod))) == int(bytes_of(mod)) == 96
 
 
-def test_open_sizes_are_rounded_up() -> None:
+def test_dynamic_sizes_are_rounded_up() -> None:
     mod = allocating(tirx.Var("n", "int64"))
     assert_structural_equal(bytes_of(size_classes()(mod)), power_of_two(bytes_of(mod)))
 

@@ -15,7 +15,7 @@ import pytest
 from tests.examples import some
 from tests.tir_schedules.attention_reference import assert_near, expected
 from tests.tir_schedules.attention_regions import Attention, values
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel
 from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
@@ -36,17 +36,17 @@ def attention(kind: str, **fields: object) -> Attention:
     return replace(base, batch=BATCH, m=LENGTH, n=PAST + LENGTH, **given)  # type: ignore[arg-type]
 
 
-def check(whole: Attention, isa: str = "", *, keys: tuple[int, ...]) -> OpenKernel:
+def check(whole: Attention, isa: str = "", *, keys: tuple[int, ...]) -> DynamicKernel:
     """Checks the kernel, also against the bits of static kernels, and returns it."""
     isa = isa or BEST[whole.kind]
     machine = machine_for(isa)
-    kernel = OpenKernel(whole.region, isa)
+    kernel = DynamicKernel(whole.region, isa)
     for n in some(keys):
         known = replace(whole, batch=2, m=1, n=n)
         arrays = values(known)
         config = TEMPLATE.default_config(known.region, machine)
         assert config.to_dict()["skinny"]
-        same = OpenKernel(known.region, isa, config=config).run({}, arrays)
+        same = DynamicKernel(known.region, isa, config=config).run({}, arrays)
         sizes = {"batch": 2, "length": 1, "past": n - 1}
         for at_end in (True, False):
             result = kernel.run(sizes, arrays, at_end)
@@ -80,14 +80,15 @@ def test_packed_operands_have_other_bits() -> None:
     config = TEMPLATE.default_config(known.region, machine)
     packed = msgspec.structs.replace(config, skinny=False)
     one, other = (
-        OpenKernel(known.region, ISAS[-1], config=each).run({}, arrays) for each in (config, packed)
+        DynamicKernel(known.region, ISAS[-1], config=each).run({}, arrays)
+        for each in (config, packed)
     )
     assert not np.array_equal(one, other)
 
 
 def test_a_known_number_of_queries_needs_no_other_code() -> None:
     whole = replace(attention("f32"), m=1, n=PAST)
-    kernel = OpenKernel(whole.region, ISAS[-1])
+    kernel = DynamicKernel(whole.region, ISAS[-1])
     isa = machine_for(ISAS[-1]).isa
     assert "pack" not in TEMPLATE.build(whole.region, kernel.config, isa).script()
     known = replace(whole, batch=1, n=21)
@@ -98,7 +99,7 @@ def test_a_known_number_of_queries_needs_no_other_code() -> None:
 
 def test_later_keys_are_not_read() -> None:
     whole = attention("f32", causal=0, mask="")
-    kernel = OpenKernel(whole.region, ISAS[-1])
+    kernel = DynamicKernel(whole.region, ISAS[-1])
     known = replace(whole, batch=2, m=1, n=20)
     arrays = values(known)
     arrays[2].reshape(2, 2, 20, 32)[:, :, 1:] = np.nan
@@ -109,7 +110,7 @@ def test_later_keys_are_not_read() -> None:
 @pytest.mark.parametrize(("kind", "isa"), [("f32", "avx512"), ("int8", "avx2_vnni")])
 def test_threads_share_many_keys(kind: str, isa: str) -> None:
     whole = attention(kind, group=4)
-    kernel = OpenKernel(whole.region, isa, threads=20)
+    kernel = DynamicKernel(whole.region, isa, threads=20)
     assert kernel.config.to_dict()["key_shares"] == 20
     function = TEMPLATE.build(whole.region, kernel.config, machine_for(isa).isa)
     assert function.script().count("T.parallel(") == 5

@@ -8,8 +8,8 @@ import pytest
 from microkernels.machines.machine import Machine
 from tests.guard import guarded
 from tests.stand_ins import running
-from tests.tir_schedules.attention.test_open_attention import PAST, attention, f32
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.attention.test_dynamic_attention import PAST, attention, f32
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import (
     BF16_ISAS,
     ISAS,
@@ -19,7 +19,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
 )
 from tir_schedules.attention.caches import STREAMED_BYTES, Growth, reject_growth
-from tir_schedules.attention.dynamic import build_open
+from tir_schedules.attention.dynamic import build_dynamic
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of
@@ -53,7 +53,7 @@ class Growing:
     def __init__(self, isa: str, machine: Machine) -> None:
         config = template_for("attention").default_config(REGION, machine)
         self.config = config
-        function = build_open(REGION, config, machine.isa, BOTH)
+        function = build_dynamic(REGION, config, machine.isa, BOTH)
         named = function.with_attr("global_symbol", "kernel")
         self.kernel = running.compiled(named, isa)["kernel"]
 
@@ -189,9 +189,9 @@ def test_products_of_bfloat16(isa: str) -> None:
     assert reject_growth(rounded, BOTH, machine.isa) is None
     config = template_for("attention").default_config(rounded, machine)
     assert "_bf16_" in str(config.to_dict()["scores_kernel"])
-    function = build_open(rounded, config, machine.isa, BOTH)
+    function = build_dynamic(rounded, config, machine.isa, BOTH)
     kernel = running.compiled(function.with_attr("global_symbol", "kernel"), isa)["kernel"]
-    apart = OpenKernel(rounded, isa, config=config)
+    apart = DynamicKernel(rounded, isa, config=config)
     for batch, new, past in ((1, 1, 0), (2, 1, 33), (1, 1, 8), (2, 5, 20)):
         sizes = {"batch": batch, "length": new, "past": past}
         known = at_sizes(rounded, sizes)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tir_schedules.attention.test_open_attention import attention
+from tests.tir_schedules.attention.test_dynamic_attention import attention
 from tests.tir_schedules.attention_regions import case, values
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import (
     BF16_ISAS,
     ISAS,
@@ -69,7 +69,7 @@ def test_static_sizes(m: int, dtype: str, isa: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_any_sizes(dtype: str, isa: str) -> None:
     region = narrow(attention(6, 16, 16, mask=(BATCH, 1, 1, LENGTH), group=3), dtype)
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     for batch, length in ((1, 1), (2, 7), (1, 33)):
         sizes = {"batch": batch, "length": length}
         known = at_sizes(region, sizes)
@@ -117,7 +117,7 @@ def test_what_is_not_widened() -> None:
     q, k, v = region.inputs
     half = Tensor(q.shape, "float16")
     assert "types other than floats" in str(
-        template.opens(region.replace(inputs=(half, k, v)), isa)
+        template.reject_dynamic(region.replace(inputs=(half, k, v)), isa)
     )
     problem = AttentionProblem(narrow(region, "float16"))
     assert [problem.widens(name) for name in "qkv"] == [False, True, True]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.tir_schedules.attention.test_open_attention import KEYS, attention, check
-from tests.tir_schedules.open_regions import OpenKernel
+from tests.tir_schedules.attention.test_dynamic_attention import KEYS, attention, check
+from tests.tir_schedules.dynamic_regions import DynamicKernel
 from tests.tir_schedules.run_region import ISAS, highest_native, machine_for
 from tir_schedules.core.template import template_for
 
@@ -20,7 +20,7 @@ def test_fetching_changes_nothing(group: int, row_shares: int) -> None:
     machine = machine_for(BEST)
     config = template_for("attention").default_config(region, machine)
     config = msgspec.structs.replace(config, prefetch_elements=0, row_shares=row_shares)
-    kernel = OpenKernel(region, BEST, config=config)
+    kernel = DynamicKernel(region, BEST, config=config)
     for batch, length, keys in ((1, 2, 5), (2, 7, 3), (3, 9, 40), (2, 5, 5), (1, 1, 9)):
         check(region, kernel, batch, length, keys)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.stand_ins import running
+from tests.tir_schedules.attention.test_dynamic_attention import PAST, f32
 from tests.tir_schedules.attention.test_growing import REGION, SETS, SIZE, grown_region
-from tests.tir_schedules.attention.test_open_attention import PAST, f32
-from tests.tir_schedules.open_regions import BATCH, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, at_sizes
 from tests.tir_schedules.run_region import ISAS, expected, machine_for, random_inputs
 from tir_schedules.attention.caches import reject_room
 from tir_schedules.attention.problem import AttentionProblem

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.tir_schedules.attention.test_open_attention import KEYS, attention
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.attention.test_dynamic_attention import KEYS, attention
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import (
     ISAS,
     expected,
@@ -38,7 +38,7 @@ def hidden(mask: tuple[int, ...], value: float = -math.inf, group: int = 2) -> R
     return region.replace(inputs=inputs, parts=(scores, *others))
 
 
-def check(kernel: OpenKernel, length: int, keys: int, seen: list[int]) -> None:
+def check(kernel: DynamicKernel, length: int, keys: int, seen: list[int]) -> None:
     """Each sequence sees `seen` keys; later keys are NaN and must not reach the result."""
     values = {"batch": len(seen), "length": length, "keys": keys, "past": 0}
     known = at_sizes(kernel.region, values)
@@ -64,7 +64,7 @@ def check(kernel: OpenKernel, length: int, keys: int, seen: list[int]) -> None:
 @pytest.mark.parametrize("mask", [(BATCH, 1, LENGTH, KEYS), (BATCH, 1, 1, KEYS)])
 def test_keys_up_to_the_last_one_that_is_seen(mask: tuple[int, ...], isa: str) -> None:
     region = hidden(mask)
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     said = template_for(region.op).at_run_time(region, kernel.config)
     assert "keys up to the last one that the mask shows" in said
     for length, keys, seen in [
@@ -82,7 +82,7 @@ def test_keys_up_to_the_last_one_that_is_seen(mask: tuple[int, ...], isa: str) -
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_row_block_reads_the_keys_that_it_sees(isa: str) -> None:
     """A causal mask: values from key 48 on do not reach row blocks of the first 37 queries."""
-    kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), isa)
+    kernel = DynamicKernel(hidden((BATCH, 1, LENGTH, KEYS)), isa)
     values = {"batch": 2, "length": 100, "keys": 100, "past": 0}
     known = at_sizes(kernel.region, values)
     arrays = random_inputs(known)
@@ -99,13 +99,13 @@ def test_threads_share_those_that_are_seen() -> None:
     region = hidden((BATCH, 1, LENGTH, KEYS))
     machine = machine_for(BEST, 2).with_numbers(fork_us=0)
     config = template_for(region.op).default_config(region, machine)
-    kernel = OpenKernel(region, BEST, 2, config)
+    kernel = DynamicKernel(region, BEST, 2, config)
     for length, keys, seen in [(1, 3000, [2500]), (1, 3000, [20]), (9, 100, [50, 60])]:
         check(kernel, length, keys, seen)
 
 
 def test_queries_that_see_nothing_are_not_numbers() -> None:
-    kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
+    kernel = DynamicKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
     values = {"batch": 1, "length": 1, "keys": 20, "past": 0}
     arrays = random_inputs(at_sizes(kernel.region, values))
     arrays[3] = np.zeros((1, 1, 1, 20), bool)
@@ -131,7 +131,7 @@ def test_one_query_reads_a_window(isa: str, threads: int) -> None:
     """Keys before the vector with the first visible key are not read."""
     region, machine = hidden((BATCH, 1, LENGTH, KEYS)), machine_for(isa, threads)
     config = template_for(region.op).default_config(region, machine.with_numbers(fork_us=0))
-    kernel = OpenKernel(region, isa, threads, config)
+    kernel = DynamicKernel(region, isa, threads, config)
     for length, keys, window in [(1, 3000, (2900, 2960)), (1, 40, (3, 9)), (1, 40, (39, 40)),
                                  (1, 500, (0, 1)), (5, 64, (20, 40))]:  # fmt: skip
         values = {"batch": 2, "length": length, "keys": keys, "past": 0}
@@ -151,7 +151,7 @@ def test_one_query_reads_a_window(isa: str, threads: int) -> None:
 
 def test_sequences_with_windows_of_their_own() -> None:
     """All sequences are read from the start of the first window to the end of the last one."""
-    kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
+    kernel = DynamicKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
     values = {"batch": 2, "length": 1, "keys": 200, "past": 0}
     known = at_sizes(kernel.region, values)
     arrays = random_inputs(known)

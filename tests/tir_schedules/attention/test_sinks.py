@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.stand_ins import running
+from tests.tir_schedules.attention.test_dynamic_attention import KEYS, attention, f32
 from tests.tir_schedules.attention.test_growing import BOTH, REGION
-from tests.tir_schedules.attention.test_open_attention import KEYS, attention, f32
 from tests.tir_schedules.attention.test_seen_keys import hidden
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import (
     BF16_ISAS,
     ISAS,
@@ -21,7 +21,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     run,
 )
-from tir_schedules.attention.dynamic import build_open
+from tir_schedules.attention.dynamic import build_dynamic
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
@@ -126,7 +126,7 @@ def test_threads_share_the_keys(kind: str) -> None:
 def test_any_sizes(isa: str) -> None:
     for region in (attention(heads=3), hidden((BATCH, 1, LENGTH, KEYS), group=2)):
         region = with_sinks(region)
-        kernel = OpenKernel(region, isa)
+        kernel = DynamicKernel(region, isa)
         for batch, length in ((1, 1), (2, 7), (1, 33)):
             sizes = {"batch": batch, "length": length, "keys": 19}
             known = at_sizes(region, sizes)
@@ -141,7 +141,7 @@ def test_caches_that_grow() -> None:
     for threads in (1, 8):
         machine = machine_for(BEST, threads)
         config = template_for("attention").default_config(region, machine)
-        function = build_open(region, config, machine.isa, BOTH)
+        function = build_dynamic(region, config, machine.isa, BOTH)
         kernel = running.compiled(function.with_attr("global_symbol", "kernel"), BEST)["kernel"]
         for batch, new, past in ((1, 1, 2000), (2, 1, 33), (1, 5, 20)):
             known = at_sizes(region, {"batch": batch, "length": new, "past": past})

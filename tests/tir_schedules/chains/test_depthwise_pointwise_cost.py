@@ -8,7 +8,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from tests.tir_schedules.pair_regions import opened, pair
+from tests.tir_schedules.pair_regions import dynamic_region, pair
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
 from tir_schedules.core.region import Region
@@ -97,13 +97,13 @@ def test_images_of_any_size_pay_where_large_ones_do_and_small_ones_lose_nothing(
     """With 64 x 64 pixels all fits L2; with 256 x 256 the result between the parts does not."""
     small, large = square(64, 16, 24), square(256, 16, 24)
     assert not of(small, SKYLAKE).pays and of(large, SKYLAKE).pays
-    found = of(opened(large, (1, 2)), SKYLAKE)
+    found = of(dynamic_region(large, (1, 2)), SKYLAKE)
     assert found.pays and found.config.pixels * 16 * 4 == SKYLAKE.l2_bytes // 2
-    assert not of(opened(large, (1, 2)), ONE).pays
+    assert not of(dynamic_region(large, (1, 2)), ONE).pays
 
 
 def test_one_size_that_loses_is_the_answer() -> None:
     """Six lines on eight threads, with a dynamic width."""
     eight = dataclasses.replace(SKYLAKE, threads=8)
-    found = of(opened(pair((6, 64), 128, 128, padding=(1,) * 4), (0, 2)), eight)
+    found = of(dynamic_region(pair((6, 64), 128, 128, padding=(1,) * 4), (0, 2)), eight)
     assert found.saved < 0 and found.merged.compute > 1.1 * found.separate.compute

@@ -12,7 +12,7 @@ from tir_schedules.core.size import (
     SAMPLE,
     SymbolicSize,
     evaluated,
-    is_open,
+    is_dynamic,
     quotient,
     size_from,
     size_text,
@@ -98,9 +98,9 @@ def test_regions_carry_it() -> None:
     assert again == region
     assert again.key == region.key
     assert "float32[bxnx64]" in region.key
-    assert region.is_open
+    assert region.is_dynamic
     static = region.sampled()
-    assert not static.is_open
+    assert not static.is_dynamic
     assert static.inputs[0].shape == (SAMPLE, SAMPLE, 64)
     assert region.with_sizes({"b": 3, "n": 5}).inputs[0].shape == (3, 5, 64)
-    assert not is_open(static.numbers("q_strides"))
+    assert not is_dynamic(static.numbers("q_strides"))

@@ -14,7 +14,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
-from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
+from tests.tir_schedules.generic.test_dynamic_reductions import function_of, lowered
 from tir_schedules.generic.dynamic_elements import dynamic_nests
 from tir_schedules.generic.reads import with_sample_tables
 

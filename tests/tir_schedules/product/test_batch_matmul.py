@@ -214,9 +214,9 @@ def test_illegal_shares_of_columns_are_refused() -> None:
         with pytest.raises(ConfigError, match="row_shares=1"):
             BATCH_MATMUL.check(region, BatchMatmulConfig(**{**config, **changed}), isa)
     rows = SymbolicSize.of("rows")
-    opened = batch_region((2, 30, 40), (2, 40, 50)).replace(
+    dynamic = batch_region((2, 30, 40), (2, 40, 50)).replace(
         inputs=(Tensor((2, rows, 40), "float32"), Tensor((2, 40, 50), "float32")),
         output=Tensor((2, rows, 50), "float32"),
     )
     with pytest.raises(ConfigError, match="column_shares needs static rows and K"):
-        BATCH_MATMUL.check(opened, BatchMatmulConfig(**config), isa)
+        BATCH_MATMUL.check(dynamic, BatchMatmulConfig(**config), isa)

@@ -7,11 +7,11 @@ import pytest
 import tvm
 
 from tests.stand_ins import running
-from tests.tir_schedules.open_regions import LENGTH, OpenKernel
+from tests.tir_schedules.dynamic_regions import LENGTH, DynamicKernel
 from tests.tir_schedules.product.test_weight_only_matmul import (
     arrays_of,
     check,
-    check_open,
+    check_dynamic,
     check_result,
     config_for,
     region_of,
@@ -147,12 +147,12 @@ def test_spans_that_are_not_whole_are_decoded(isa: str, k: int) -> None:
 @every_isa
 def test_rows_are_counted_when_it_runs(isa: str) -> None:
     region = region_of((LENGTH,), 128, 100, zero=8.0)
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     said = WEIGHT_ONLY_MATMUL.at_run_time(region, kernel.config)
     rows = "1 to 2 rows" if isa == "avx2" else "1 row"
     assert said.startswith(f"{rows} of usual numbers: as integers of three")
     for length in (0, 1, 2, 3, 5):
-        check_open(kernel, {"length": length})
+        check_dynamic(kernel, {"length": length})
     known = region_of((2,), 128, 100, zero=8.0)
     arrays = arrays_of(known)
     arrays[0][1, 7] = np.inf

@@ -8,8 +8,8 @@ import pytest
 from microkernels.isa import isa_named
 from microkernels.registry import kernels_for, microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of
+from tests.tir_schedules.dynamic_regions import LENGTH, DynamicKernel
 from tests.tir_schedules.integer_regions import config_for, matmul_region, product
-from tests.tir_schedules.open_regions import LENGTH, OpenKernel
 from tests.tir_schedules.run_region import Kernel, compiled, machine_for, packed, run
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
@@ -155,8 +155,8 @@ def test_the_zero_point_says_which_bytes_are_cut(isa: str, zero: int) -> None:
 @pytest.mark.sampled
 @every_isa
 @pytest.mark.parametrize("zero", [0, 100, "input"])
-def test_open_rows(isa: str, zero: int | str) -> None:
-    kernel = OpenKernel(matmul_region((LENGTH,), 66, 96, a_zero=zero), isa)
+def test_dynamic_rows(isa: str, zero: int | str) -> None:
+    kernel = DynamicKernel(matmul_region((LENGTH,), 66, 96, a_zero=zero), isa)
     for m in (1, 2, 3, 7, 8, 50):
         region = matmul_region((m,), 66, 96, a_zero=zero)
         for kind in KINDS:

@@ -8,8 +8,8 @@ import tvm
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.vector.expressions import parameter, ramp
+from tests.tir_schedules.dynamic_regions import LENGTH, DynamicKernel
 from tests.tir_schedules.integer_regions import matmul_region, product
-from tests.tir_schedules.open_regions import LENGTH, OpenKernel
 from tests.tir_schedules.run_region import compiled, machine_for, packed, run
 from tir_schedules.core.emission import kernel_function
 from tir_schedules.core.region import Region
@@ -70,9 +70,9 @@ def test_blocks_of_rows_are_told_apart(isa: str) -> None:
 @pytest.mark.sampled
 @every_isa
 @pytest.mark.parametrize("kind", KINDS)
-def test_open_rows(isa: str, kind: str) -> None:
+def test_dynamic_rows(isa: str, kind: str) -> None:
     for n in (50, 144):
-        kernel = OpenKernel(matmul_region((LENGTH,), 66, n, a_zero=3, w_zero=2), isa)
+        kernel = DynamicKernel(matmul_region((LENGTH,), 66, n, a_zero=3, w_zero=2), isa)
         for m in (1, 2, 6, 40):
             arrays = operands(m, 66, n, kind)
             region = matmul_region((m,), 66, n, a_zero=3, w_zero=2)

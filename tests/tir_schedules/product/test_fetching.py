@@ -10,7 +10,7 @@ from tvm import tirx
 
 from microkernels.registry import microkernel_named
 from microkernels.tile import Between
-from tests.tir_schedules.open_regions import LENGTH
+from tests.tir_schedules.dynamic_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.blocking import Group, balanced

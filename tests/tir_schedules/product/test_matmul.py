@@ -11,7 +11,7 @@ from tvm_ffi import structural_equal
 from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
-from tests.tir_schedules.open_regions import OpenKernel, opened
+from tests.tir_schedules.dynamic_regions import DynamicKernel, dynamic_region
 from tests.tir_schedules.run_region import (
     ISAS,
     bias_relu,
@@ -24,7 +24,7 @@ from tests.tir_schedules.run_region import (
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 
-any_rows = pytest.mark.parametrize("rows", ["known", "open"])
+any_rows = pytest.mark.parametrize("rows", ["static", "dynamic"])
 
 
 def matmul_region(
@@ -48,13 +48,13 @@ def run_rows(
     rows: str, region: Region, arrays: list[np.ndarray], isa: str, **options
 ) -> np.ndarray:
     """The result of a kernel with this static number of rows, or of a dynamic kernel."""
-    if rows == "known":
+    if rows == "static":
         return run(region, arrays, isa, **options)
     sizes = dict(zip(("batch", "length"), region.inputs[0].shape[:-1], strict=False))
-    return OpenKernel(opened(region), isa).run(sizes, arrays, **options)
+    return DynamicKernel(dynamic_region(region), isa).run(sizes, arrays, **options)
 
 
-def check(region: Region, isa: str, rows: str = "known", **options) -> None:
+def check(region: Region, isa: str, rows: str = "static", **options) -> None:
     arrays = random_inputs(region)
     result = run_rows(rows, region, arrays, isa, **options)
     slack = 4 * np.finfo(np.float32).eps * np.abs(expected(region, arrays))

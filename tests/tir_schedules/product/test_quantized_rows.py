@@ -11,7 +11,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
-from tests.tir_schedules.open_regions import LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.quantized_rows import kernels
@@ -152,7 +152,7 @@ def test_dynamic_rows(isa: str, threads: int, height: int) -> None:
     region = quantized((LENGTH,), 96, 70, zero="blocks", **bias)
     tallest = max(kernels(isa_named(isa)), key=lambda kernel: kernel.mr)
     config = on_bytes(region, isa, tallest, rows=height, m_block=8, k_block=16, threads_m=threads)
-    kernel = OpenKernel(region, isa, threads, config)
+    kernel = DynamicKernel(region, isa, threads, config)
     for length in (1, 2, 3, 4, 5, 11, 23):
         known = at_sizes(region, {"length": length})
         arrays = arrays_of(known)
@@ -164,7 +164,7 @@ def test_few_dynamic_rows_beside_low_tiles() -> None:
     """Of tiles of four rows, three are few; what is staged is quantised for any number of rows."""
     region, isa = quantized((LENGTH,), 96, 70, zero=8.0), "avx512_vnni"
     config = on_bytes(region, isa, rows=4, m_block=16)
-    kernel = OpenKernel(region, isa, 1, config)
+    kernel = DynamicKernel(region, isa, 1, config)
     for length in (1, 3, 4, 9):
         known = at_sizes(region, {"length": length})
         arrays = arrays_of(known)
@@ -198,7 +198,7 @@ def test_rows_are_quantised_where_a_region_allows_it() -> None:
             assert found == allowed, (isa, region.key)
             name = WEIGHT_ONLY_MATMUL.kernel_name(region, config, machine.isa)
             assert ("s8u8s32" in name) == allowed
-            if found and not region.is_open:
+            if found and not region.is_dynamic:
                 assert config.staged == (region.inputs[0].shape[0] > 4)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from tests.onnx_reference.arithmetic import dynamic_quantize, quantize, quantized
+from tests.tir_schedules.dynamic_regions import LENGTH
 from tests.tir_schedules.integer_regions import (
     DTYPES,
     TYPES,
@@ -18,7 +19,6 @@ from tests.tir_schedules.integer_regions import (
     product,
     values,
 )
-from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
 from tir_schedules.product.matmul import MATMUL

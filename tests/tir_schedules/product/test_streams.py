@@ -11,7 +11,7 @@ import pytest
 from microkernels.isa import isa_named
 from microkernels.registry import microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
-from tests.tir_schedules.open_regions import LENGTH
+from tests.tir_schedules.dynamic_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import check, matmul_region
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, random_inputs, run
 from tir_schedules.core.blocking import Group
@@ -120,7 +120,7 @@ def test_one_thread_reads_one_panel_less_at_once_where_none_are_left_over(
     assert SIDE_BY_SIDE.side(plan, 1, Group(0, panels, 3))[0] == side
 
 
-def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:
+def test_few_rows_of_a_dynamic_number_are_whole_where_threads_share_rows() -> None:
     """Threads keep their rows from one product to the next, unless rows are few."""
     region = matmul_region((LENGTH,), 384, 1152)
     config = MATMUL.default_config(region, machine_for("avx512", 2))

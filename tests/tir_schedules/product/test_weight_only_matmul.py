@@ -16,7 +16,7 @@ from tvm import relax
 from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import (
     ISAS,
     MCPU,
@@ -350,11 +350,11 @@ def test_any_number_of_rows(
 ) -> None:
     region = region_of((BATCH, LENGTH), k, n, bits, block, zero=zero)
     region = region.replace(operands=(Tensor((n,), "float32"),), epilogue=bias_relu())
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     for batch, length in SIZES:
         values = {"batch": batch, "length": length}
-        check_open(kernel, values, at_end=True)
-        check_open(kernel, values, at_end=False)
+        check_dynamic(kernel, values, at_end=True)
+        check_dynamic(kernel, values, at_end=False)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -363,21 +363,21 @@ def test_any_number_of_rows_on_threads(threads: int) -> None:
     machine = machine_for(BEST, threads).with_numbers(fork_us=0)
     config = WEIGHT_ONLY_MATMUL.default_config(region, machine)
     assert config.threads > 1
-    kernel = OpenKernel(region, BEST, threads, config)
+    kernel = DynamicKernel(region, BEST, threads, config)
     for length in (1, 2, 7, 100):
-        check_open(kernel, {"length": length})
+        check_dynamic(kernel, {"length": length})
 
 
 def test_blocks_of_k_of_any_number_of_rows() -> None:
     region = region_of((LENGTH,), 96, 40, zero="blocks")
     config = WEIGHT_ONLY_MATMUL.default_config(region, machine_for(BEST))
     config = msgspec.structs.replace(config, m_block=16, k_block=40)
-    kernel = OpenKernel(region, BEST, 1, config)
+    kernel = DynamicKernel(region, BEST, 1, config)
     for length in (1, 4, 5, 16, 45):
-        check_open(kernel, {"length": length})
+        check_dynamic(kernel, {"length": length})
 
 
-def check_open(kernel: OpenKernel, values: dict[str, int], at_end: bool = True) -> None:
+def check_dynamic(kernel: DynamicKernel, values: dict[str, int], at_end: bool = True) -> None:
     known = at_sizes(kernel.region, values)
     arrays = arrays_of(known)
     check_result(known, arrays, kernel.run(values, arrays, at_end))

@@ -8,8 +8,8 @@ import pytest
 
 from microkernels.base.errors import ConfigError
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
+from tests.tir_schedules.dynamic_regions import LENGTH, DynamicKernel
 from tests.tir_schedules.integer_regions import TYPES, check, matmul_region
-from tests.tir_schedules.open_regions import LENGTH, OpenKernel
 from tests.tir_schedules.run_region import dtype_named, machine_for, random_inputs, run
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
@@ -69,7 +69,7 @@ def test_few_rows_widen_next_to_the_products(region: str, isa: str) -> None:
     assert found == ({True} if region == "floats" else {True, False})
 
 
-def test_an_open_number_of_bfloat16_rows_has_code_for_few_and_for_many() -> None:
+def test_a_dynamic_number_of_bfloat16_rows_has_code_for_few_and_for_many() -> None:
     assert set(widening_loops(floats(LENGTH))) == {True, False}
     machine = machine_for("avx2")
     config = MATMUL.default_config(floats(LENGTH), machine)
@@ -144,7 +144,7 @@ def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int], isa
     config = msgspec.structs.replace(
         MATMUL.default_config(region(LENGTH), machine_for(isa)), whole_rows=18, **cuts
     )
-    kernel = OpenKernel(region(LENGTH), isa, cuts.get("threads_m", 1), config)
+    kernel = DynamicKernel(region(LENGTH), isa, cuts.get("threads_m", 1), config)
     a, w = random_inputs(region(261))
 
     def rows(first: int, end: int) -> np.ndarray:

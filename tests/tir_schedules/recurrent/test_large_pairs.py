@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.recurrent.test_recurrent import check_steps, evaluated
 from tests.tir_schedules.recurrent_regions import recurrent, recurrent_inputs
 from tests.tir_schedules.run_region import Kernel, machine_for
@@ -73,7 +73,7 @@ def test_all_forms_are_exact(kind: str, batch: int, hidden: int, isa: str) -> No
 def test_any_number_of_steps_and_sequences(kind: str) -> None:
     region = recurrent("lstm", LENGTH, BATCH, 40, weight="int8")
     words = recurrent("lstm", LENGTH, BATCH, 40, weight="int16")
-    kernel, by_words = OpenKernel(region, "avx2"), OpenKernel(words, "avx2")
+    kernel, by_words = DynamicKernel(region, "avx2"), DynamicKernel(words, "avx2")
     for steps, batch in ((0, 2), (3, 0), (1, 1), (4, 7)):
         values = {"length": steps, "batch": batch}
         arrays = inputs(at_sizes(region, values), kind)

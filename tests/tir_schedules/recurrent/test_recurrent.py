@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from microkernels.base.errors import ConfigError
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.recurrent_regions import all_given, recurrent, recurrent_inputs
 from tests.tir_schedules.run_region import INTEGER_ISAS, ISAS, Kernel, highest_native, machine_for
 from tir_schedules.core.region import Region, Tensor
@@ -66,7 +66,7 @@ def test_cells(cell: str, direction: str, isa: str, batch: int, hidden: int, who
 def test_any_number_of_steps_and_sequences(cell: str, isa: str) -> None:
     """Also no step and no sequence: a sequence without steps ends in its initial state."""
     region = recurrent(cell, LENGTH, BATCH, 19, "bidirectional", all_given(cell))
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     for steps, batch in ((0, 2), (3, 0), (1, 1), (5, 7), (2, 26)):
         values = {"length": steps, "batch": batch}
         known = at_sizes(region, values)
@@ -84,8 +84,8 @@ def test_threads_share_directions_and_sequences(cell: str, threads: int) -> None
         assert config.threads == threads
         known = at_sizes(region, {"batch": 5})
         arrays = recurrent_inputs(known)
-        if region.is_open:
-            result = OpenKernel(region, NATIVE, threads, config).run({"batch": 5}, arrays)
+        if region.is_dynamic:
+            result = DynamicKernel(region, NATIVE, threads, config).run({"batch": 5}, arrays)
         else:
             result = Kernel(region, NATIVE, config, threads).run(arrays)
         check(known, result, arrays)
@@ -136,7 +136,7 @@ def check_steps(region: Region, arrays: list[np.ndarray], result: np.ndarray) ->
 def test_weights_of_other_floats(weight: str, cell: str, isa: str) -> None:
     """Narrow weights are widened when they are packed: products are of float32."""
     region = recurrent(cell, LENGTH, BATCH, 21, "bidirectional", all_given(cell), weight)
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     for steps, batch in ((0, 1), (4, 3), (3, 14)):
         values = {"length": steps, "batch": batch}
         known = at_sizes(region, values)
@@ -151,7 +151,7 @@ def test_instructions_for_bfloat16(cell: str, hidden: int) -> None:
     """Such instructions read h as bfloat16; a GRU also rounds its reset state."""
     isa = "avx512_bf16"
     region = recurrent(cell, LENGTH, BATCH, hidden, "bidirectional", all_given(cell), "bfloat16")
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     assert TEMPLATE.kernel_name(region, kernel.config, kernel.isa).startswith("avx512_bf16_bf16")
     for steps, batch in ((0, 1), (1, 3), (4, 5)):
         values = {"length": steps, "batch": batch}

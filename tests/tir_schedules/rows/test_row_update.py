@@ -9,7 +9,7 @@ import pytest
 
 from tests.guard import guarded
 from tests.stand_ins import running
-from tests.tir_schedules.open_regions import BATCH, LENGTH
+from tests.tir_schedules.dynamic_regions import BATCH, LENGTH
 from tests.tir_schedules.run_region import ISAS, highest_native
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize

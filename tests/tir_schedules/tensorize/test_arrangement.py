@@ -62,7 +62,7 @@ def test_a_narrow_result_is_written_with_the_long_axis_last() -> None:
     assert best.swapped and best.columns == ("i",)
 
 
-def test_open_sizes() -> None:
+def test_dynamic_sizes() -> None:
     extents = {"i": SymbolicSize.of("n"), "j": 64, "k": 32}
     best = arrangements(Contraction(("i", "j"), ("k", "j"), ("i", "k"), extents))[0]
     assert (best.swapped, best.copied) == (False, ())

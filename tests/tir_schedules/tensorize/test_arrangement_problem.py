@@ -50,6 +50,6 @@ def test_choices_tell_candidates_apart() -> None:
     assert not given.best_first(ArrangementChoice(False, "a", "bc", "de", ""))
 
 
-def test_open_sizes_have_no_choice() -> None:
+def test_dynamic_sizes_have_no_choice() -> None:
     assert problem("ik,kj->ij", i=8, k=16, j=32).has_choice
     assert not problem("ik,kj->ij", i=SymbolicSize.of("n"), k=16, j=32).has_choice

@@ -70,7 +70,7 @@ def layers(sizes: Sequence[int] = FIRST, rows: int | str = ROWS) -> onnx.ModelPr
 
 
 def made(sizes: Sequence[int] = FIRST, rows: int | str = ROWS, **options: Any) -> Executable:
-    given = {"num_threads": 1, "fusion": "fine", "keep_open": True, **options}
+    given = {"num_threads": 1, "fusion": "fine", "keep_dynamic": True, **options}
     return tvm_hybrid.compile(layers(sizes, rows), **given)
 
 

@@ -148,19 +148,19 @@ def test_shapes_and_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(shown.out)["outputs"]["y"]["shape"] == [1, 5]
 
 
-def test_sizes_may_stay_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, library = str(saved(tmp_path, two_layers("rows"))), str(tmp_path / "open.so")
-    assert main(["compile", path, "-o", library, "--keep-open"]) == 0
+def test_sizes_may_stay_dynamic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, library = str(saved(tmp_path, two_layers("rows"))), str(tmp_path / "dynamic.so")
+    assert main(["compile", path, "-o", library, "--keep-dynamic"]) == 0
     for rows in (3, 4):
         np.save(tmp_path / "x.npy", np.zeros((rows, 8), np.float32))
         given = ["--input", f"x={tmp_path / 'x.npy'}"]
         capsys.readouterr()
         assert main(["run", library, "--json", *given]) == 0
         assert json.loads(capsys.readouterr().out)["outputs"]["y"]["shape"] == [rows, 5]
-    assert main(["verify", path, "--keep-open", *given]) == 0
-    assert main(["bench", path, "--keep-open", "--peers", "ort", "--repeat", "1", *given]) == 0
+    assert main(["verify", path, "--keep-dynamic", *given]) == 0
+    assert main(["bench", path, "--keep-dynamic", "--peers", "ort", "--repeat", "1", *given]) == 0
     for refused in (["scale", path], ["bench", path, "--predict"]):
-        assert main([*refused, "--keep-open"]) == 2
+        assert main([*refused, "--keep-dynamic"]) == 2
         assert "known sizes" in capsys.readouterr().err
 
 

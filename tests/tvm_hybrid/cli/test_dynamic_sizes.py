@@ -77,7 +77,7 @@ def test_sizes_are_those_of_options(
         (["--inputs", "feeds.npz"], 3),
         (["--input", "x=x.npy"], 4),
         (["--dim", "rows=2"], 2),
-        (["--inputs", "feeds.npz", "--keep-open"], 3),
+        (["--inputs", "feeds.npz", "--keep-dynamic"], 3),
     ],
 )
 def test_results_have_these_sizes(
@@ -132,7 +132,7 @@ def test_sizes_of_several_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     everything = CompileOptions(shapes={"batch": 3, "past": 2, "past + new": 4, "c": (3, 4)})
     capsys.readouterr()
     assert found(everything) == everything.shapes and not capsys.readouterr().err
-    assert found(CompileOptions(keep_open=True)) is None
+    assert found(CompileOptions(keep_dynamic=True)) is None
 
 
 def test_a_model_that_must_be_static_says_so(

@@ -50,7 +50,7 @@ def test_dynamic_rows_stay_on_vectors_with_a_reason() -> None:
     weight = g.constant(rng.standard_normal((256, 256)), np.float32)
     g.output(g.node("MatMul", g.input("x", ("rows", 256)), weight), ("rows", 256))
     model = g.model()
-    found = tvm_hybrid.compile(model, target="spr", precision="bf16", keep_open=True).explain()
+    found = tvm_hybrid.compile(model, target="spr", precision="bf16", keep_dynamic=True).explain()
     (product,) = (each for each in found.taken if each.op == "matmul")
     assert product.kernel.startswith("avx512_bf16_")
     assert product.on_vectors == DYNAMIC

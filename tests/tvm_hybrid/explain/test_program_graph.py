@@ -59,8 +59,8 @@ def test_kernels_that_write_into_one_tensor() -> None:
     assert graph.outputs == second.writes
 
 
-def test_open_sizes_have_names_and_no_bytes() -> None:
-    graph = graph_of(two_layers("rows"), keep_open=True)
+def test_dynamic_sizes_have_names_and_no_bytes() -> None:
+    graph = graph_of(two_layers("rows"), keep_dynamic=True)
     value = graph.values[graph.inputs[0]]
     assert value.shape == ("rows", 8) and value.nbytes == 0
     assert type(value.shape[0]) is str  # so that JSON can hold it

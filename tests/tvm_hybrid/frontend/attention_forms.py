@@ -18,7 +18,7 @@ from .models import Declaration, f32, make_model, onnxruntime_run, random, run_i
 B, S, N, D = 2, 5, 3, 8
 H = N * D
 # Batch and lengths of [B, S, H], [B, N, S, D] and [2, B, N, S, D]; masks are of rank 2.
-_OPEN_AXES = {0: [], 1: [], 2: [0, 1], 3: [0, 1], 4: [0, 2], 5: [1, 3]}
+_DYNAMIC_AXES = {0: [], 1: [], 2: [0, 1], 3: [0, 1], 4: [0, 2], 5: [1, 3]}
 RTOL, ATOL = 1e-5, 5e-6  # sums of a few dozen products of numbers near 1, each rounded by 6e-8
 
 
@@ -76,11 +76,11 @@ class Forms:
         imported = import_onnx(self.model())
         results = run_imported(imported, self.feeds, {"kind": "llvm", "opt-level": 0})
         self._compare(results, expected, ranks)
-        session = InferenceSession(self.opened(), num_threads=1)
-        assert session.programs, "some sizes cannot stay open"
+        session = InferenceSession(self.dynamic_model(), num_threads=1)
+        assert session.programs, "some sizes cannot stay dynamic"
         self._compare(session.run(None, self.feeds), expected, ranks)
 
-    def opened(self) -> onnx.ModelProto:
+    def dynamic_model(self) -> onnx.ModelProto:
         """The model with dynamic batch and lengths; equal sizes share one symbol.
 
         The number of sequences stays static if one vector holds their lengths: that vector may also
@@ -91,7 +91,7 @@ class Forms:
         for item, rank in zip(model.graph.input, ranks, strict=True):
             dims = item.type.tensor_type.shape.dim
             is_table = item.type.tensor_type.elem_type == TensorProto.FLOAT and rank == 2
-            for axis in [0] if is_table else _OPEN_AXES[rank]:
+            for axis in [0] if is_table else _DYNAMIC_AXES[rank]:
                 if axis > (0 if rank < 5 else 1) or 1 not in ranks:
                     dims[axis].dim_param = f"n{dims[axis].dim_value}"
         return model

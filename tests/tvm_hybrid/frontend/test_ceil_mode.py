@@ -66,7 +66,7 @@ def test_static_sizes(extent: int, windows: list[Any]) -> None:
 
 def test_dynamic_sizes() -> None:
     model = pools((1, 2, "n"), DYNAMIC)
-    program = tvm_hybrid.compile(model, num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(model, num_threads=1, records=[], keep_dynamic=True)
     for extent in (5, 6, 7, 8, 11, 12):
         check(program, model, (1, 2, extent))
 
@@ -100,7 +100,7 @@ def test_places_of_a_dynamic_extent_are_refused() -> None:
     for each in build.nodes("MaxPool", 2, build.input("x", (1, 1, "n")), **window):
         build.output(each, None)
     with pytest.raises(UnsupportedOperatorError, match=r"'MaxPool0': .*depend on a dynamic extent"):
-        tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True)
+        tvm_hybrid.compile(build.model(), num_threads=1, keep_dynamic=True)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_scales_are_multiplied_in_float32(
     region = [""] if op == "Resize" else []
     y = build.node(op, build.input("x", shape), *region, scales, mode="nearest")
     build.output(build.node("Relu", y), None)
-    program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_dynamic=True)
     x = np.random.default_rng(0).random((1, 2, 15, 10), np.float32)
     (wanted,) = literal_session(build.model()).run(None, {"x": x})
     np.testing.assert_array_equal(program.run(x)[0].numpy(), wanted)

@@ -65,7 +65,7 @@ def test_what_is_known_is_refused_when_compiling(name: str) -> None:
     for output in build.nodes(op, 2 if op == "Split" else 1, *first, *given, **attributes):
         build.output(output, None)
     with pytest.raises((ShapeError, UnsupportedOperatorError), match=f"{op}0.*{message}"):
-        tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True)
+        tvm_hybrid.compile(build.model(), num_threads=1, keep_dynamic=True)
 
 
 def test_what_is_dynamic_is_refused_when_it_runs() -> None:
@@ -96,7 +96,7 @@ def test_what_is_dynamic_is_refused_when_it_runs() -> None:
     build.output(build.node("NonMaxSuppression", "boxes", "scores", limit), None)
     for part in build.nodes("Split", 3, "halves", num_outputs=3):
         build.output(part, None)
-    program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_dynamic=True)
     good = {
         "blocks": (1, 4, 2, 2), "groups": (1, 4, 2, 2), "scale": (4,), "image": (1, 6, 3, 3),
         "weight": (2, 3, 2, 2), "back": (1, 3, 3, 3), "back_weight": (3, 2, 2, 2), "data": (2, 3),
@@ -130,7 +130,7 @@ def test_a_dynamic_axis_is_split_into_equal_parts() -> None:
     exact = build.nodes("Split", 2, build.input("z", (2, "m")), build.constant([1, 2]), axis=1)
     for each in (*parts, *exact):
         build.output(each, None)
-    program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_dynamic=True)
     results = program.run(np.zeros((2, 6), F), np.zeros((2, 3), F))
     assert [tuple(each.shape) for each in results] == [(2, 3), (2, 3), (2, 1), (2, 2)]
     for columns, others in ((5, 3), (6, 4)):

@@ -203,7 +203,7 @@ def test_channels_that_are_turned_off_stop_no_fold() -> None:
     check(nodes, (1, 4, 5, 5), constants, {"nn.conv2d": 1})
 
 
-def test_other_sizes_than_the_channels_may_be_open() -> None:
+def test_other_sizes_than_the_channels_may_be_dynamic() -> None:
     nodes = [
         node("Mul", "x s", "m"),
         node("Conv", "m w", "c"),
@@ -213,8 +213,8 @@ def test_other_sizes_than_the_channels_may_be_open() -> None:
     constants = {"s": channels(4, 1, 1, 1), "w": random(6, 4, 2, 3), "f": channels(6, 1, 1, 1)}
     constants |= {"t": np.array([0.5], np.float32)}
     model = make_model(nodes, [f32("x", "n", 4, "h", "w")], [f32("y", *[None] * 4)], constants)
-    opened = import_onnx(model, keep_open=True)
-    assert operators(opened) == {"nn.conv2d": 1, "add": 1}
+    dynamic = import_onnx(model, keep_dynamic=True)
+    assert operators(dynamic) == {"nn.conv2d": 1, "add": 1}
     # The number of dynamic channels is unknown at compile time.
     model = make_model(nodes[2:3], [f32("c", "n", "c", 2, 2)], [f32("f1", *[None] * 4)], constants)
-    assert operators(import_onnx(model, keep_open=True))["multiply"] == 1
+    assert operators(import_onnx(model, keep_dynamic=True))["multiply"] == 1

@@ -81,7 +81,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_beside_an_open_axis(form: tuple[int, int | None, int, int, int]) -> None:
+def test_forms_beside_a_dynamic_axis(form: tuple[int, int | None, int, int, int]) -> None:
     """Cut and padded signals with a dynamic axis of 0, 1 and 5 elements, in one program."""
     axis, length, inverse, onesided, parts = form
     size = 1024

@@ -10,7 +10,7 @@ from tvm_hybrid.errors import FeedError
 
 from .attention_forms import ATOL, RTOL
 from .models import onnxruntime_run
-from .test_open_attention import (
+from .test_dynamic_attention import (
     SHARED,
     SIZE,
     Feeds,

@@ -172,7 +172,7 @@ def test_functions_are_expanded_without_the_data() -> None:
 def test_outputs_without_a_shape_are_inferred_without_the_data() -> None:
     proto = model()
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    declared = import_onnx(proto.SerializeToString(), keep_open=True).declared
+    declared = import_onnx(proto.SerializeToString(), keep_dynamic=True).declared
     assert declared is not None and declared.outputs[0].shape == (1, COLUMNS)
 
 

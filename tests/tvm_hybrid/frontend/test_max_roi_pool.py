@@ -67,7 +67,7 @@ def test_other_types(dtype: type) -> None:
 @pytest.mark.parametrize("width", [6, 16, 37])
 def test_nothing_is_read_outside_of_the_image(width: int, at_end: bool) -> None:
     model = model_of(["n", 1, "h", "w"], ["k", 5])
-    program = tvm_hybrid.compile(model, num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(model, num_threads=1, records=[], keep_dynamic=True)
     x = guarded(np.ones((1, 1, 6, width), np.float32), at_end)
     corners = [[0, 0, 0, 8, 4], [0, 2 * width - 8, 6, 2 * width, 12]]
     (found,) = program.run({"x": x, "r": np.array(corners, np.float32)})

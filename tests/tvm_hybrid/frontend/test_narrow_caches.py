@@ -16,7 +16,7 @@ from tvm_hybrid.errors import UnsupportedOperatorError
 
 from .attention_forms import ATOL, RTOL, caches
 from .models import onnxruntime_run, random
-from .test_open_attention import (
+from .test_dynamic_attention import (
     HEADS,
     SHARED,
     SIZE,

@@ -115,7 +115,7 @@ def test_casts_to_narrow_floats(source: str) -> None:
         assert_same(got, array, name)
 
 
-def test_casts_of_open_sizes() -> None:
+def test_casts_of_dynamic_sizes() -> None:
     """The layer behind the casts needs the rank, which ONNX does not infer."""
     weights = {"w": random(1, 4, 3), "r": random(1, 4, 4)}
     narrow = TensorProto.FLOAT8E5M2
@@ -300,7 +300,7 @@ def test_dequantize(layout: str) -> None:
         assert_same(got, expected, name)
 
 
-def test_quantisation_of_open_sizes() -> None:
+def test_quantisation_of_dynamic_sizes() -> None:
     """A scale for each row; one program takes any number of columns."""
     scale = np.array([0.5, 2, 3], np.float32)
     constants = {"s": scale, "z": np.zeros(3, dtype_of("FLOAT8E4M3FN"))}

@@ -50,7 +50,7 @@ def test_static_sizes() -> None:
 
 def test_dynamic_sizes() -> None:
     peer = literal_session(model())
-    program = tvm_hybrid.compile(model(), num_threads=1, records=[], keep_open=True)
+    program = tvm_hybrid.compile(model(), num_threads=1, records=[], keep_dynamic=True)
     for before, after in [*TIES, *itertools.product((1, 2, 5, 21, 24, 30), (1, 3, 9, 16, 29))]:
         given = feeds(before, after)
         results = program.run(*given.values())

@@ -148,7 +148,7 @@ def test_the_regions_of_onnx(kind: type[nn.Module]) -> None:
 
 
 @MODELS
-def test_open_parameters(kind: type[nn.Module]) -> None:
+def test_dynamic_parameters(kind: type[nn.Module]) -> None:
     mod, weights = exported(kind)
     executable = tvm_hybrid.compile(mod, num_threads=1)
     bound, _ = compiled(kind)

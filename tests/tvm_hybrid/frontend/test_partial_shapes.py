@@ -19,7 +19,7 @@ COUNT = [node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "first"], ["n
 
 def made(model: onnx.ModelProto) -> list[list[int | str]]:
     """Shapes of the results in the program."""
-    found = import_onnx(model, keep_open=True).mod["main"].ret_ty
+    found = import_onnx(model, keep_dynamic=True).mod["main"].ret_ty
     types = getattr(found, "fields", [found])
     return [[getattr(size, "value", str(size)) for size in each.shape.values] for each in types]
 
@@ -29,7 +29,7 @@ def made(model: onnx.ModelProto) -> list[list[int | str]]:
     ("asked", "shape"),
     [((12, -1), ["n", 12, 4]), ((0, 6), ["n", 8, 6]), ((2, 3, 8), ["n", 2, 3, 8])],
 )
-def test_numbers_behind_an_open_size(
+def test_numbers_behind_a_dynamic_size(
     opset: int, asked: tuple[int, ...], shape: list[int | str]
 ) -> None:
     """ONNX infers nothing or only the rank."""

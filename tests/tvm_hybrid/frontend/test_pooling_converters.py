@@ -88,18 +88,18 @@ def places(x: NDArray, window: dict[str, list[int]]) -> NDArray:
     return found
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
-def test_one_kernel_finds_the_places(is_open: bool) -> None:
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+def test_one_kernel_finds_the_places(is_dynamic: bool) -> None:
     """Windows across all borders, with gaps, or of padding only; equal elements, NaN and -inf."""
     window = {"strides": [2, 3], "pads": [1, 1, 1, 1], "kernel_shape": [2, 2], "dilations": [2, 3]}
     shapes = [(2, 2, 5, 8), (1, 2, 2, 2), (1, 1, 9, 31)]
-    for shape in shapes if not is_open else [shapes]:
-        sizes = ["n", "c", "height", "width"] if is_open else shape
+    for shape in shapes if not is_dynamic else [shapes]:
+        sizes = ["n", "c", "height", "width"] if is_dynamic else shape
         node = helper.make_node("MaxPool", ["x"], ["y", "i"], **window)
         unknown = [None] * 4
         model = make_model([node], [f32("x", *sizes)], [f32("y", *unknown), i64("i", *unknown)])
         session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
-        for sizes in shapes if is_open else [shape]:
+        for sizes in shapes if is_dynamic else [shape]:
             x = np.random.default_rng(0).integers(0, 4, sizes).astype(np.float32)
             x[x == 3] = np.random.default_rng(1).choice([np.nan, -np.inf, 3], (x == 3).sum())
             y, found = session.run(None, {"x": x})

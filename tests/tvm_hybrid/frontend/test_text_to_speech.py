@@ -124,7 +124,7 @@ def check(got: NDArray, wanted: NDArray) -> None:
 
 def test_speech_of_several_lengths() -> None:
     model = speech()
-    program = tvm_hybrid.compile(model, keep_open=True, num_threads=1)
+    program = tvm_hybrid.compile(model, keep_dynamic=True, num_threads=1)
     peer = literal_session(model)
     lengths = set()
     for seed, count in enumerate((5, 9, 5, 1)):

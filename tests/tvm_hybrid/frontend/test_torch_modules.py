@@ -37,11 +37,11 @@ def test_a_module_with_example_inputs(by_name: bool) -> None:
     torch.testing.assert_close(run(executable, x, factor), model(x, factor).detach())
 
 
-def test_dimensions_of_a_module_may_stay_open() -> None:
+def test_dimensions_of_a_module_may_stay_dynamic() -> None:
     model, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), torch.randn(3, 8)
     rows = ({0: torch.export.Dim("rows", max=1000)},)
     given = {"example_inputs": (x,), "dynamic_shapes": rows, "num_threads": 1}
-    executable = tvm_hybrid.compile(model, keep_open=True, **given)
+    executable = tvm_hybrid.compile(model, keep_dynamic=True, **given)
     for count in (2, 7):
         x = torch.randn(count, 8)
         torch.testing.assert_close(run(executable, x), model(x).detach(), atol=1e-5, rtol=1e-5)
@@ -95,7 +95,7 @@ def test_dynamic_images_resized_by_exact_factors() -> None:
         example_inputs=(torch.randn(1, 2, 6, 4),),
         dynamic_shapes={"x": {2: height}},
         num_threads=1,
-        keep_open=True,
+        keep_dynamic=True,
     )
     for size in (6, 7, 12):
         x = torch.randn(1, 2, size, 4)

@@ -63,7 +63,7 @@ class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
         return x * (1.0 / self.size) - 1
 
 
-def test_numbers_that_are_held_open() -> None:
+def test_numbers_that_stay_dynamic() -> None:
     model = Scaled()
     call = compiled(model, dynamic=True)
     for columns, model.size in ((5, 7.0), (2, 3.0)):

@@ -112,12 +112,12 @@ def test_layers_of_other_types(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_the_batch_may_be_open(kind: str) -> None:
+def test_the_batch_may_be_dynamic(kind: str) -> None:
     """torch's export makes the number of steps static."""
     model = Stack(kind, num_layers=2, bidirectional=True).eval()
     batch = torch.export.Dim("batch", min=0)
     program = torch.export.export(model, (torch.randn(5, 3, 6),), dynamic_shapes={"x": {1: batch}})
-    executable = tvm_hybrid.compile(program, keep_open=True, num_threads=1)
+    executable = tvm_hybrid.compile(program, keep_dynamic=True, num_threads=1)
     for size in (1, 2, 3, 9):
         assert ran(executable, model, torch.randn(5, size, 6)).count("recurrent") == 2
 

@@ -132,7 +132,7 @@ def test_the_nearest_speaks_even_if_its_default_is_the_best(tuned: Tuned, machin
     assert tuned.borrowed(64, machine) is None
 
 
-def test_open_sizes_borrow_from_a_usual_one(tuned: Tuned, machine: Machine) -> None:
+def test_dynamic_sizes_borrow_from_a_usual_one(tuned: Tuned, machine: Machine) -> None:
     """Dynamic sizes borrow from the size nearest to 128, within a factor of four."""
     size = SymbolicSize.of("n")
     tuned.add(1024, 64)

@@ -378,7 +378,7 @@ def test_a_place_is_not_shared_out(tmp_path: Path) -> None:
         tvm_hybrid.InferenceSession(tmp_path / "no model", streams=1025)
 
 
-def test_sizes_may_be_open(tmp_path: Path) -> None:
+def test_sizes_may_be_dynamic(tmp_path: Path) -> None:
     path = saved(tmp_path, two_layers("rows"))
     with tvm_hybrid.InferenceSession(path, streams=2, num_threads=1) as session:
         futures = [

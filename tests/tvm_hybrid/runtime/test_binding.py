@@ -164,7 +164,7 @@ def test_what_is_wrong_is_said_before_the_model_is_read(tmp_path: Path) -> None:
             use(tmp_path / "none", threads="all", weights="nowhere")
 
 
-def test_a_session_of_open_shapes_has_a_place(tmp_path: Path) -> None:
+def test_a_session_of_dynamic_shapes_has_a_place(tmp_path: Path) -> None:
     session = tvm_hybrid.InferenceSession(
         saved(tmp_path, two_layers("rows")), threads=CPUS[:1], weights="replicate"
     )

@@ -92,7 +92,7 @@ def test_a_full_queue_is_told_to_all() -> None:
     assert all(isinstance(each, QueueFullError) for each in inferred(Doubling(full=True), 1, 2))
 
 
-def test_only_open_batches_are_put_together() -> None:
+def test_only_dynamic_batches_are_put_together() -> None:
     with pytest.raises(ShapeError, match=r"'x' of the shape \[1, 2\] has no dynamic first size"):
         Batcher(Doubling(first=1), 2)  # type: ignore[arg-type]
     assert [each.tolist() for each in inferred(Doubling(first=1), 4, max_batch=1)] == [[[8, 8]]]

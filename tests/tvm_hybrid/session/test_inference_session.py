@@ -199,9 +199,9 @@ def test_answers_like_onnx_runtime_on_an_onnx_model(tmp_path: Path) -> None:
 
 def test_no_copies_but_through_a_library(tmp_path: Path) -> None:
     session = tvm_hybrid.InferenceSession(mlp())
-    open_session = tvm_hybrid.InferenceSession(open_model())
+    dynamic_session = tvm_hybrid.InferenceSession(dynamic_model())
     library = tmp_path / "m.so"
-    for whole in (session, open_session, session.executable, [session]):
+    for whole in (session, dynamic_session, session.executable, [session]):
         for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, ForkingPickler.dumps):
             if (whole, duplicate) == ([session], copy.copy):
                 continue
@@ -214,7 +214,7 @@ def test_no_copies_but_through_a_library(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(session.executable.manifest)) == session.executable.manifest
 
 
-def open_model() -> onnx.ModelProto:
+def dynamic_model() -> onnx.ModelProto:
     """relu(x) for a dynamic number of rows."""
     g = OnnxBuilder()
     g.output(g.node("Relu", g.input("x", ("rows", 4))), ("rows", 4))

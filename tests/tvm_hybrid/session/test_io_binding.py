@@ -31,7 +31,7 @@ def layers(rows: int | str = "n") -> onnx.ModelProto:
     return build.model()
 
 
-@pytest.fixture(scope="module", params=["n", 5], ids=["open", "known"])
+@pytest.fixture(scope="module", params=["n", 5], ids=["dynamic", "static"])
 def session(request: pytest.FixtureRequest) -> tvm_hybrid.InferenceSession:
     return tvm_hybrid.InferenceSession(layers(request.param), num_threads=2)
 
@@ -154,8 +154,8 @@ def test_sizes_may_change_between_runs() -> None:
 def test_inputs_that_are_copied_may_change_in_size(session: tvm_hybrid.InferenceSession) -> None:
     binding = session.io_binding()
     binding.bind_output(names_of(session)[1])
-    is_open = session.get_inputs()[0].shape != [5, WIDTH]
-    for seed, rows in enumerate((5, 3, 60, 60, 2, 5) if is_open else (5, 5)):
+    is_dynamic = session.get_inputs()[0].shape != [5, WIDTH]
+    for seed, rows in enumerate((5, 3, 60, 60, 2, 5) if is_dynamic else (5, 5)):
         x = at_offset(sample(rows, seed), 4)  # TVM's kernels read a copy
         binding.bind_input("x", x)
         for _ in range(2):
@@ -170,7 +170,7 @@ def test_inputs_that_are_copied_may_change_in_size(session: tvm_hybrid.Inference
 
 
 def test_sizes_that_inputs_tell_by_name_are_not_asked_for() -> None:
-    runner = BoundRun(tvm_hybrid.compile(layers(), num_threads=1, keep_open=True))
+    runner = BoundRun(tvm_hybrid.compile(layers(), num_threads=1, keep_dynamic=True))
     assert runner.sizes == [[("x", 0), WIDTH]] * len(runner.targets)
     runner.shapes = None
     product, tanh, _ = runner.run({"x": sample(7)}, {})
@@ -180,7 +180,7 @@ def test_sizes_that_inputs_tell_by_name_are_not_asked_for() -> None:
 
 def test_dimensions_of_one_name_may_have_two_sizes() -> None:
     session = tvm_hybrid.InferenceSession(
-        tvm_hybrid.compile(two_products(), num_threads=1, keep_open=True)
+        tvm_hybrid.compile(two_products(), num_threads=1, keep_dynamic=True)
     )
     assert [each.shape for each in session.get_inputs()] == [["n", WIDTH]] * 2
     binding = session.io_binding()

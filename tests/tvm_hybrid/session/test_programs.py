@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.errors import CompileError, FeedError, InputValueError
-from tvm_hybrid.runtime.tensors import DeclaredInterface, OpenTensorInfo
-from tvm_hybrid.session.model_programs import OpenSession
+from tvm_hybrid.runtime.tensors import DeclaredInterface, DynamicTensorInfo
+from tvm_hybrid.session.model_programs import DynamicSession
 from tvm_hybrid.session.programs import MOST_PROGRAMS, MOST_REFUSALS, Programs
 
-X = OpenTensorInfo("x", ("n",), "int64")
-MODE = OpenTensorInfo("mode", (1,), "int64")
+X = DynamicTensorInfo("x", ("n",), "int64")
+MODE = DynamicTensorInfo("mode", (1,), "int64")
 DECLARED = DeclaredInterface((X,), ())
-BY_SHAPE = OpenSession(DECLARED, "no template takes it", ())
+BY_SHAPE = DynamicSession(DECLARED, "no template takes it", ())
 LONG = 60  # seconds until a test that hangs fails
 
 
@@ -128,13 +128,13 @@ class ByMode:
     def __init__(self, *dynamic: int) -> None:
         self.dynamic = dynamic
         self.asked: list[tuple[Any, int]] = []
-        self.programs = Programs((X, MODE), OpenSession(DECLARED, "mode", ("mode",)), self)
+        self.programs = Programs((X, MODE), DynamicSession(DECLARED, "mode", ("mode",)), self)
 
     def __call__(self, shapes: dict[str, Any] | None, values: dict[str, np.ndarray]) -> Any:
         mode = int(values["mode"][0])
         self.asked.append((None if shapes is None else shapes["x"], mode))
         if shapes is None and mode not in self.dynamic:
-            return OpenSession(DECLARED, f"mode {mode} is odd", ())
+            return DynamicSession(DECLARED, f"mode {mode} is odd", ())
         return SimpleNamespace(executable=(shapes, mode))
 
     def run(self, length: int, mode: int) -> Any:

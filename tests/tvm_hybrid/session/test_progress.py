@@ -25,7 +25,7 @@ from tvm_hybrid.errors import OptionError
 from tvm_hybrid.session import progress
 from tvm_hybrid.session.progress import PROGRESS_VARIABLE, Progress
 
-from .test_open_values import merged_decoder
+from .test_dynamic_values import merged_decoder
 
 LONG = 60  # seconds until a test that waits for a line fails
 

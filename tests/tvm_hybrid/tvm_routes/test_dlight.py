@@ -143,7 +143,7 @@ def test_products_in_any_order_of_indices() -> None:
     np.testing.assert_array_equal(found, np.einsum("ikn,njk->jin", a, b))
 
 
-def test_a_product_of_open_sizes() -> None:
+def test_a_product_of_dynamic_sizes() -> None:
     rows = tirx.Var("rows", "int64")
     mod = module_of(lambda x, w: relax.op.nn.relu(relax.op.matmul(x, w)), (rows, 64), (64, 48))
     made = scheduled(mod, tvm_hybrid.dlight.Matmul(), tvm_hybrid.dlight.Generic())

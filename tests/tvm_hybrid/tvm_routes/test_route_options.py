@@ -53,8 +53,8 @@ def manifest(mod: IRModule) -> dict[str, Any]:
         ("precision", "f8", CompileError, "unknown precision 'f8'"),
         ("fusion", "all", CompileError, "unknown fusion level 'all'"),
         ("fast_math", "fast", CompileError, "unknown fast_math level 'fast'"),
-        ("strict", "yes", CompileError, "strict is True, False or 'open', not 'yes'"),
-        ("strict", 1, CompileError, "strict is True, False or 'open', not 1"),
+        ("strict", "yes", CompileError, "strict is True, False or 'dynamic', not 'yes'"),
+        ("strict", 1, CompileError, "strict is True, False or 'dynamic', not 1"),
         ("decisions", (), CompileError, "decisions is a list .* not a tuple"),
         ("num_threads", 0, TargetError, "num_threads must be a whole number from 1 up"),
         ("num_threads", 2.0, TargetError, "num_threads must be a whole number from 1 up"),
@@ -103,12 +103,12 @@ def test_strict_tells_what_is_left(route: Any) -> None:
     assert [(each.op, each.taken) for each in decisions] == [("matmul", False)]
     # Fallbacks of another module do not count for this one.
     route(mlp_module(), HASWELL, strict=True, decisions=decisions)
-    # static despite the name "open"
-    route(mod, HASWELL, strict="open")
+    # static despite the name "dynamic"
+    route(mod, HASWELL, strict="dynamic")
 
 
 @routes
-def test_open_sizes_can_be_strict(route: Any) -> None:
+def test_dynamic_sizes_can_be_strict(route: Any) -> None:
     n = tvm.tirx.Var("n", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((n, 8), "float64"))
@@ -118,7 +118,7 @@ def test_open_sizes_can_be_strict(route: Any) -> None:
             y = builder.emit_output(relax.op.matmul(x, w))
         builder.emit_func_output(y)
     with pytest.raises(CompileError, match="strict: no template takes matmul"):
-        route(builder.get(), HASWELL, strict="open")
+        route(builder.get(), HASWELL, strict="dynamic")
 
 
 @routes

@@ -75,7 +75,7 @@ class DecodePlan:
     ) -> None:
         self.buffers, self.caches = buffers, caches or {}
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
-        self.dynamic, self.shares, lanes = problem.region.is_open, shares, isa.f32_lanes
+        self.dynamic, self.shares, lanes = problem.region.is_dynamic, shares, isa.f32_lanes
         self.rows, self.side = problem.group * problem.m, 1
         self.sets = self.tasks = extents.allocated(problem.batches) // problem.group
         n = problem.keys if self.dynamic else problem.n

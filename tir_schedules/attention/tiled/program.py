@@ -121,7 +121,7 @@ class AttentionEmitter:
         maximum, inverse = (I.sblock_alloc_buffer((rows,), "float32") for _ in range(2))
         sinks = I.sblock_alloc_buffer((rows,), "float32") if problems.SINK in self.buffers else None
         self.band = Band(scores, edge, maximum, probabilities, inverse, sums, sinks)
-        self.softmax = SoftmaxRows(self, tails=self.problem.region.is_open)
+        self.softmax = SoftmaxRows(self, tails=self.problem.region.is_dynamic)
 
     def queries(self, rows: int) -> Activations:
         """q as the kernel reads it, at most `rows` rows at a time."""

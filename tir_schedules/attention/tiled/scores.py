@@ -185,7 +185,7 @@ def can_fuse(scores: Region, lanes: int) -> Affine | None:
     form = affine(scores)
     if form is None or form.operand is None or not varies_with_rows(scores, form.operand):
         return form
-    return None if scores.is_open or scores.output.shape[-1] % lanes else form
+    return None if scores.is_dynamic or scores.output.shape[-1] % lanes else form
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class ScoreTiles:
         """Replaces the scores of keys beyond `row + causal` by -inf; `row` counts queries."""
         if self.problem.causal is None:
             return value
-        if self.problem.region.is_open:
+        if self.problem.region.is_dynamic:
             value = ex.bind(value)
         keys = ex.ramp(vector * self.lanes, self.lanes)
         last = ex.splat(row + extents.extent(self.problem.causal), self.lanes)

@@ -19,7 +19,7 @@ from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.product.tile_config import KERNEL_TYPES
@@ -82,9 +82,9 @@ class Axis:
         return dict(sorted(found.items()))
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether the number of positions is dynamic."""
-        return is_open((self.extent, self.outputs))
+        return is_dynamic((self.extent, self.outputs))
 
     def is_inside(self, output: int) -> bool:
         """Whether all taps of a result lie within x; the axis is static."""
@@ -134,9 +134,9 @@ class DepthwiseProblem:
         return 2 * pixels * self.channels * self.taps
 
     @property
-    def opens_image(self) -> bool:
+    def has_dynamic_image(self) -> bool:
         """Whether rows or columns are dynamic."""
-        return self.rows.is_open or self.columns.is_open
+        return self.rows.is_dynamic or self.columns.is_dynamic
 
     def pixel(self, sample: Expr, row: Expr, column: Expr) -> Expr:
         """Flat index of a pixel of x.
@@ -244,7 +244,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     are then faster (5x5 at 28x28x240, int8: 60 us instead of 67), unless that makes two tiles of
     one (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
     """
-    opened = DepthwiseProblem.of(region).columns.is_open
+    dynamic = DepthwiseProblem.of(region).columns.is_dynamic
     region = one_image(region)
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     x, outputs = region.inputs[0], problem.columns.outputs
@@ -255,18 +255,18 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     rows, vectors, blocks = 1, 1, 1
     if kernel is None:
         # The last tile of dynamic columns overlaps the one before, if only by part of a tile.
-        columns = 7 if opened else registers * 7 // 16
+        columns = 7 if dynamic else registers * 7 // 16
         several = min(2, problem.rows.outputs, most_rows)
         small = problem.taps <= 9 and problem.rows.dilation == 1
-        if several > 1 and small and (large or opened or not wide):
-            rows, columns = several, 3 if opened and not wide else 4
-        paired = small and wide and not opened and machine.fma_rate == 2
+        if several > 1 and small and (large or dynamic or not wide):
+            rows, columns = several, 3 if dynamic and not wide else 4
+        paired = small and wide and not dynamic and machine.fma_rate == 2
         if paired:
             vectors = min(2, math.ceil(problem.channels / machine.isa.f32_lanes))
             columns = 2 if rows > 1 else 7
-        if opened or paired or not wide:
+        if dynamic or paired or not wide:
             # All channels of a pixel in order, or some if there are too few bands for the threads.
-            bands = problem.batch * (SMALL_IMAGE if opened else -(-problem.rows.outputs // rows))
+            bands = problem.batch * (SMALL_IMAGE if dynamic else -(-problem.rows.outputs // rows))
             total, chunks = math.ceil(problem.channels / machine.isa.f32_lanes), 1
             if threads > 1 and bands < PIECES * threads:
                 chunks = min(math.ceil(PIECES * threads / bands), math.ceil(total / LEAST_VECTORS))

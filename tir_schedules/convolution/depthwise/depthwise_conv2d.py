@@ -278,7 +278,7 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
 
     def at_run_time(self, region: Region, config: DepthwiseConfig) -> str:
         """What is decided at run time, for `explain`."""
-        if not DepthwiseProblem.of(region).opens_image:
+        if not DepthwiseProblem.of(region).has_dynamic_image:
             return "how many images"
         text = f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
         if config.rows > 1 and region.inputs[1].dtype == "float32":

@@ -115,7 +115,9 @@ class DirectTiles(DepthwiseTiles):
         if rows == 1:
             self._columns(sample, band, 1, chunk)
             return
-        named: Callable[[Expr], Expr] = materialise if self.problem.opens_image else lambda at: at
+        named: Callable[[Expr], Expr] = (
+            materialise if self.problem.has_dynamic_image else lambda at: at
+        )
         first = named(band * rows)
         left = named(extent(axis.outputs) - first)
 
@@ -126,10 +128,10 @@ class DirectTiles(DepthwiseTiles):
         def at_once() -> None:
             self._columns(sample, first, rows, chunk)
 
-        if self.problem.opens_image:
+        if self.problem.has_dynamic_image:
             top = first * axis.stride - axis.before
             inside = tirx.all(left >= rows, top >= 0, top + axis.span(rows) <= extent(axis.extent))
-            if self.problem.columns.is_open:
+            if self.problem.columns.is_dynamic:
                 outputs = as_expr(extent(self.problem.columns.outputs))
                 inside = tirx.all(inside, outputs >= self.config.columns)
             branch(inside, at_once, one_by_one)
@@ -144,7 +146,7 @@ class DirectTiles(DepthwiseTiles):
         else:
             branch(tirx.all(band >= whole[0], band <= whole[-1]), at_once, one_by_one)
 
-    def _open_columns(self, line: Line, chunk: Expr) -> None:
+    def _dynamic_columns(self, line: Line, chunk: Expr) -> None:
         """Emits dynamic columns: whole tiles, of which the last one may overlap the one before.
 
         A line shorter than a tile is cut into smaller tiles. Ordinary tiles whose windows lie
@@ -200,8 +202,8 @@ class DirectTiles(DepthwiseTiles):
 
     def _columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
         line = self._line(sample, row, rows)
-        if self.problem.columns.is_open:
-            self._open_columns(line, chunk)
+        if self.problem.columns.is_dynamic:
+            self._dynamic_columns(line, chunk)
             return
         for strip in strips(self.problem, self.config.columns):
             if strip.count == 1:
@@ -252,7 +254,7 @@ class DirectTiles(DepthwiseTiles):
         zero, most = tirx.const(0, "int32"), tirx.const(axis.taps, "int32")
         first: Expr = zero  # first tap that lies within x
         taps: Index = axis.taps if rows > 1 else most
-        whole = not axis.is_open and all(map(axis.is_inside, range(axis.outputs)))
+        whole = not axis.is_dynamic and all(map(axis.is_inside, range(axis.outputs)))
         if rows == 1 and not whole:
             step = axis.dilation
             last = I.floordiv(extent(axis.extent) + step - 1 - top, step)
@@ -283,7 +285,7 @@ class DirectTiles(DepthwiseTiles):
         for offset, uses in users.items():
             if strip.edge:
                 position = strip.start * axis.stride - axis.before + offset
-                if position < 0 or (not axis.is_open and position >= axis.extent):
+                if position < 0 or (not axis.is_dynamic and position >= axis.extent):
                     continue
             at = x + offset * channels
             for j in range(tile.vectors):

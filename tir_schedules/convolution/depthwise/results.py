@@ -178,7 +178,7 @@ class DepthwiseTiles(ABC):
         with self.prepared(), I.serial(last - first) as number:
             item, batch = bind(first + number), extent(self.problem.batch)
             band, rest = I.floormod(item, self.count), I.floordiv(item, self.count)
-            if self.problem.opens_image:
+            if self.problem.has_dynamic_image:
                 band, rest = materialise(band), materialise(rest)
             sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
             if not isinstance(batch, int):

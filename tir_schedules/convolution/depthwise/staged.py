@@ -259,10 +259,10 @@ class StagedTiles(DepthwiseTiles):
             with I.serial(left) as line:
                 rows_from(ex.materialise(row + line), 1)
 
-        row = ex.materialise(row) if axis.is_open else row
-        if rows == 1 or not (axis.is_open or axis.outputs % rows):
+        row = ex.materialise(row) if axis.is_dynamic else row
+        if rows == 1 or not (axis.is_dynamic or axis.outputs % rows):
             rows_from(row, rows)
-        elif axis.is_open:
+        elif axis.is_dynamic:
             left = ex.materialise(extent(axis.outputs) - row)
             emission.branch(left >= rows, lambda: rows_from(row, rows), one_by_one)
         else:
@@ -369,7 +369,7 @@ class StagedTiles(DepthwiseTiles):
         value = ex.bind(ex.splat(self._padding(), self.block))
         before = emission.smallest(self.width, axis.before)
         after = emission.named(emission.largest(self.width - axis.before - extent(axis.extent), 0))
-        if not axis.is_open and axis.before <= 0 and after <= 0:
+        if not axis.is_dynamic and axis.before <= 0 and after <= 0:
             I.buffer_store(self.stage, value, [ex.ramp(0, self.block)])
             return
         with I.serial(self.config.blocks * self.lines) as line:
@@ -406,7 +406,7 @@ class StagedTiles(DepthwiseTiles):
             return staged_order(ex.cast(self.dtype, operand), self.kernel.kr)
 
         # The last band may be lower than the others, but stages as many rows.
-        if not rows.is_open and rows.before == 0:
+        if not rows.is_dynamic and rows.before == 0:
             lines = -(-rows.outputs // self.config.rows) * self.config.rows
             if rows.span(lines) <= rows.extent:
                 fill(copy)

@@ -85,7 +85,7 @@ def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> st
         return None
     if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
         return f"x of type {x.dtype}, quantised by the kernel"
-    if product_plan.is_dynamic(region) or region.attrs.get("b_zero_point", 0):
+    if product_plan.quantizes_dynamically(region) or region.attrs.get("b_zero_point", 0):
         return "a range that the kernel finds, or a zero point of the weight"
     return product_plan.reject_zero_points(region)
 
@@ -118,7 +118,7 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     geometry = ConvGeometry.of(region)
     dtype = region.inputs[0].dtype
     matching = (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
-    if kernel.by_tiles or dtype not in matching or geometry.opens_image:
+    if kernel.by_tiles or dtype not in matching or geometry.has_dynamic_image:
         return False
     if wide_of(region, kernel) is not None:
         return False
@@ -210,7 +210,7 @@ class ConvPlan:
         """The numbers of threads that have work."""
         config, channels = self.config, min(self.config.threads_n, self.channel_parts)
         depth, height, width = self.geometry.as_volume().outputs
-        if self.geometry.opens_image:
+        if self.geometry.has_dynamic_image:
             return Grid(config.threads_m, channels, config.threads_x)
         bands = self.geometry.batch * depth * math.ceil(height / config.band)
         tiles = min(config.threads_x, math.ceil(width / config.rows))
@@ -245,7 +245,7 @@ class ConvPlan:
     def may_fetch(self) -> bool:
         """Whether `fetches` can be set: one thread has all tiles of a panel's lines, one by one."""
         one_by_one = (self.config.lines, self.config.threads_x) == (1, 1)
-        return one_by_one and not self.kernel.by_tiles and not self.geometry.opens_image
+        return one_by_one and not self.kernel.by_tiles and not self.geometry.has_dynamic_image
 
 
 def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
@@ -266,7 +266,7 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
         raise ConfigError(
             f"fetches needs a vector kernel, static sizes, lines=1 and threads_x=1: {region.key}"
         )
-    if geometry.opens_image:
+    if geometry.has_dynamic_image:
         if kernel.by_tiles:
             raise ConfigError(f"{kernel.name}: AMX tiles need static sizes, not {region.key}")
         if (config.lines, config.threads_x) != (1, 1):

@@ -144,7 +144,7 @@ class Conv(ConvTemplate[ConvConfig]):
             leading_of: Callable[[Expr], Sequence[Expr]]
             leading_of, flat = lambda pixel: unflatten(pixel, region.output.shape[:-1]), region
             read_extents()
-            if layout.geometry.opens_image:
+            if layout.geometry.has_dynamic_image:
                 y = flat_view(y, region.output, as_matrix(region.output))
                 flat, operands = flat_operands(region, operands)
                 leading_of = row_itself
@@ -170,13 +170,13 @@ class Conv(ConvTemplate[ConvConfig]):
     def reject(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region, or None."""
         weight = region.inputs[1].dtype
-        if weight == "float16" and (region.is_open or not tile_kernels_for(isa, weight, weight)):
+        if weight == "float16" and (region.is_dynamic or not tile_kernels_for(isa, weight, weight)):
             return "a float16 weight, which only AMX tiles multiply, and only with static sizes"
         return reject_operands(region, X_DTYPES)
 
     def at_run_time(self, region: Region, config: ConvConfig) -> str:
         """What is decided at run time, for `explain`."""
-        if not ConvGeometry.of(region).opens_image:
+        if not ConvGeometry.of(region).has_dynamic_image:
             return "how many images"
         tiles = f"lines of an image in tiles of {config.rows} pixels, and a tail of a quarter, half"
         return f"{tiles}, three quarters or all of a tile"

@@ -78,7 +78,7 @@ def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
     """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
     default = default_config(region, machine)
-    if ConvGeometry.of(region).opens_image:
+    if ConvGeometry.of(region).has_dynamic_image:
         yield default
         yield from (each for each in candidates(region, machine) if each != default)
         return
@@ -117,12 +117,12 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     region, machine, geometry = estimate.region, estimate.machine, estimate.geometry
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    opened, wide = estimate.opens_image, conv.wide_of(region, kernel) is not None
-    stagings = [True] if opened or not conv.reads_in_place(region, kernel) else [False, True]
+    dynamic, wide = estimate.has_dynamic_image, conv.wide_of(region, kernel) is not None
+    stagings = [True] if dynamic or not conv.reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
         stagings = [False]
     for staged in stagings:
-        tiles = [(kernel.mr, 1)] if opened else _tiles(geometry, kernel, staged)
+        tiles = [(kernel.mr, 1)] if dynamic else _tiles(geometry, kernel, staged)
         for rows, lines in tiles:
             if kernel.by_tiles and lines > estimate.lines_in_l2(wide):
                 continue  # tiles would run on over more lines than stay in L2
@@ -166,7 +166,7 @@ def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list
     for high, wide in grids_of(halves(machine.threads)):
         bands, channels = busy_grid(lines, parts, min(high, lines), wide)
         pieces = busy_grid(1, tiles, 1, max(1, high // lines))[1]
-        found.append(Grid(bands, channels, 1 if estimate.opens_image else pieces))
+        found.append(Grid(bands, channels, 1 if estimate.has_dynamic_image else pieces))
     return list(dict.fromkeys(found))
 
 
@@ -206,7 +206,7 @@ class _Estimate:
     """Estimates for the configurations of one region, with intermediate results shared."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
-        self.opens_image = ConvGeometry.of(region).opens_image
+        self.has_dynamic_image = ConvGeometry.of(region).has_dynamic_image
         region = one_image(region)
         self.region, self.machine = region, machine
         self.geometry = ConvGeometry.of(region).as_volume()
@@ -218,7 +218,7 @@ class _Estimate:
     def best(self) -> list[ConvConfig]:
         """The best configuration of every kernel."""
         kernels = region_kernels(self.region, self.machine.isa)
-        if self.opens_image:  # only static columns can be cut so that tiles of AMX fit
+        if self.has_dynamic_image:  # only static columns can be cut so that tiles of AMX fit
             kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
         configs = (list(_configs(self, kernel)) for kernel in kernels)
         return [fewest_unless_uneven(found, self.cycles, self.is_even) for found in configs]

@@ -71,7 +71,7 @@ class PanelLoops:
         def in_lines(line: Index, height: int) -> None:
             if loops.outliers is not None:
                 loops.outliers.add(line, height, self.vector, self.vectors, load_b)
-            if loops.windows.geometry.opens_image:
+            if loops.windows.geometry.has_dynamic_image:
                 self._dynamic_line(line, load_b)
             else:
                 self._lines(line, height, load_b)
@@ -326,7 +326,7 @@ class ConvLoops:
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
         state.configure(kernel, rows)
-        for_bands = self._dynamic_bands if self.windows.geometry.opens_image else self._bands
+        for_bands = self._dynamic_bands if self.windows.geometry.has_dynamic_image else self._bands
         for_bands(task, scratch)
         state.release()
 

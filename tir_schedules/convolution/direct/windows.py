@@ -93,7 +93,9 @@ class Windows:
         def pitch(outputs: Index) -> Index:
             if across is not None:
                 return across.distance * geometry.strides[2] * self.pixel
-            if geometry.opens_image:  # room for whole tiles, of which the last may exceed the line
+            if (
+                geometry.has_dynamic_image
+            ):  # room for whole tiles, of which the last may exceed the line
                 outputs = emission.ceil_div(outputs, config.rows) * config.rows
             used = ((outputs - 1) * geometry.strides[2] + span[2]) * self.pixel + beyond
             return emission.ceil_div(used, vector) * vector
@@ -224,7 +226,7 @@ class Windows:
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """Copies one line of x to `to`, or fills that place if the line is outside of x."""
         geometry, width, end = self.geometry, self.width, self.width * self.pixel
-        if geometry.opens_image:
+        if geometry.has_dynamic_image:
             # Fill the whole line: the last tile may have more windows than pixels.
             width, end = as_expr(width), self.pitch
         before = emission.named(emission.smallest(geometry.before[2], width))
@@ -317,7 +319,7 @@ def lists_outliers(layout: WeightLayout) -> bool:
     taps = geometry.kernel[1] * geometry.kernel[2]
     return (
         layout.plan.config.staged
-        and not geometry.opens_image
+        and not geometry.has_dynamic_image
         and geometry.groups == 1
         and geometry.dilation[2] == 1
         and geometry.channels % KR == 0

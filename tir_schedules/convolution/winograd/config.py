@@ -89,12 +89,12 @@ def check(region: Region, config: WinogradConfig, isa: Isa) -> Microkernel:
     if kernel.by_tiles:
         raise ConfigError(f"{kernel.name} multiplies tiles; choose a vector kernel: {region.key}")
     geometry = ConvGeometry.of(region)
-    if not geometry.opens_image:
+    if not geometry.has_dynamic_image:
         return kernel
     if config.m_block % config.rows:
         raise ConfigError(f"m_block: no multiple of rows={config.rows}, for {region.key}")
     if config.k_block < geometry.channels:
-        raise ConfigError(f"k_block: open sizes take all {geometry.channels}, for {region.key}")
+        raise ConfigError(f"k_block: dynamic sizes take all {geometry.channels}, for {region.key}")
     return kernel
 
 
@@ -102,7 +102,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     """Every kernel and grid with each block size that cuts a team's tiles evenly."""
     problem = WinogradProblem.of(region)
     geometry, tiles = problem.geometry, problem.tiles
-    opened = ConvGeometry.of(region).opens_image
+    dynamic = ConvGeometry.of(region).has_dynamic_image
     for teams, members in _grids(problem, machine):
         if teams > tiles:
             continue
@@ -112,7 +112,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
         sizes = {balanced(part, most)[0].size for most in range(least, min(part, _MOST_TILES) + 1)}
         for kernel in problem.algorithm.kernels(machine.isa):
             n_vectors = math.ceil(geometry.out_channels / kernel.lanes)
-            if opened:
+            if dynamic:
                 sizes = set(range(kernel.mr, _MOST_TILES + 1, kernel.mr))
             ordered = sorted(sizes)
             if min(problem.geometry.kernel) == 1:
@@ -139,7 +139,7 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     found = sorted({c.m_block for c in candidates(region, machine)})
     sizes = {found[len(found) * part // 6] for part in range(6)}
     problem = WinogradProblem.of(region)
-    opened = ConvGeometry.of(region).opens_image
+    dynamic = ConvGeometry.of(region).has_dynamic_image
     kernels = problem.algorithm.kernels(machine.isa)
     n_vectors = math.ceil(problem.geometry.out_channels / kernels[0].lanes)
     for teams, members in blocking.thread_grids(machine.threads):
@@ -149,7 +149,7 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
         shared = {"k_block": channels, "threads_tiles": teams, "threads_panels": members}
         for size in sorted(sizes):
             for kernel, rows, vectors in register_tiles(kernels, size, n_vectors):
-                if opened and size % rows:
+                if dynamic and size % rows:
                     continue
                 tile = {"rows": rows, "vectors": vectors, "m_block": size}
                 yield WinogradConfig(kernel=kernel.name, **tile, **shared)

@@ -42,7 +42,7 @@ from tir_schedules.core.arrays import A, as_bytes, as_type, sliced
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.core.template import PackedInput, register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
@@ -176,9 +176,9 @@ class Winograd(ConvTemplate[WinogradConfig]):
                     w = I.decl_buffer((weight.panels.size,), element, data=w.data, align=1)
 
                 with ExitStack() as scope:
-                    if ConvGeometry.of(region).opens_image:
+                    if ConvGeometry.of(region).has_dynamic_image:
                         problem = WinogradProblem.of(region, counted=True)
-                    elif region.is_open:
+                    elif region.is_dynamic:
                         images = extent(region.inputs[0].shape[0])
                         problem = replace(problem, sample=scope.enter_context(I.serial(images)))
                         scope.enter_context(emission.opaque_block("image"))
@@ -214,20 +214,20 @@ class Winograd(ConvTemplate[WinogradConfig]):
             return "a dimension is 0"
         return None
 
-    def opens(self, region: Region, isa: Isa) -> str | None:
+    def reject_dynamic(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with dynamic sizes, or None."""
         geometry = ConvGeometry.of(region)
         margins_of = zip(geometry.before, geometry.after, strict=True)
         of_axes = zip(geometry.extents, geometry.kernel, geometry.dilation, margins_of, strict=True)
         for size, taps, step, margins in of_axes:
             # With less padding, an image without pixels has no results, and nothing is read.
-            if is_open((size,)) and sum(margins) > (taps - 1) * step:
+            if is_dynamic((size,)) and sum(margins) > (taps - 1) * step:
                 return f"padding of {list(margins)} around an extent that may be 0"
-        return super().opens(region, isa)
+        return super().reject_dynamic(region, isa)
 
     def at_run_time(self, region: Region, config: WinogradConfig) -> str:
         """What is decided at run time, for `explain`."""
-        if not ConvGeometry.of(region).opens_image:
+        if not ConvGeometry.of(region).has_dynamic_image:
             return "how many images"
         blocks = f"the tiles of all images in blocks of {config.m_block}"
         return f"{blocks}, by {config.rows}; a tail by a quarter, a half or three quarters of that"

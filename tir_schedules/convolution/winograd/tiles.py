@@ -25,7 +25,7 @@ from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.emission import ceil_div, opaque_block, where_all
 from tir_schedules.core.extents import as_expr, extent, flat_rows, item_operands, operand_views
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
+from tir_schedules.core.size import is_dynamic
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, store_columns
 
@@ -115,7 +115,7 @@ class WinogradProblem:
 
 def _phases(size: int, step: int) -> int:
     """Number of phases: first results of tiles that are less than a step from the beginning."""
-    return step if is_open((size,)) else min(size, step)
+    return step if is_dynamic((size,)) else min(size, step)
 
 
 def in_memory(values: Sequence[Expr]) -> list[Expr]:
@@ -235,7 +235,7 @@ class OutputTransform:
         inside = [
             tirx.LE(pixel + ((axis.tile - 1) * step + 1), end)
             for pixel, size, end, step, axis in ends
-            if axis.tile > 1 and (is_open((size,)) or size % (step * axis.tile))
+            if axis.tile > 1 and (is_dynamic((size,)) or size % (step * axis.tile))
         ]
         where_all(inside, whole, cut)
 

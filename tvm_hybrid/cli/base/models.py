@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...bench.feeds import ProductSums
     from ...executable.executable import Executable
     from ...options import CompileOptions
-    from ...runtime.tensors import OpenTensorInfo
+    from ...runtime.tensors import DynamicTensorInfo
     from ...session.inference_session import InferenceSession
 
 
@@ -86,7 +86,7 @@ def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -
 def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> CompileOptions:
     """Makes the dynamic sizes of an ONNX model static.
 
-    Sizes come from given arrays, else they are 1, with a message. With `keep_open` they stay
+    Sizes come from given arrays, else they are 1, with a message. With `keep_dynamic` they stay
     dynamic.
 
     Parameters
@@ -97,10 +97,10 @@ def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> Com
     from ...library.artifact import is_library
     from ...runtime.tensors import evaluate, is_relation, names_in
 
-    if options.keep_open or is_library(model):
+    if options.keep_dynamic or is_library(model):
         return options
     try:
-        inputs, names = open_inputs(model, options)
+        inputs, names = dynamic_inputs(model, options)
     except ModelError:
         return options  # compiling reports the error, after it has checked the options
     inputs = [info for info in inputs if info.shape is not None or info.name in given]
@@ -127,9 +127,9 @@ def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> Com
     return replace(options, shapes={**(options.shapes or {}), **shapes} or None)
 
 
-def open_inputs(
+def dynamic_inputs(
     model: Path, options: CompileOptions
-) -> tuple[list[OpenTensorInfo], dict[str, int]]:
+) -> tuple[list[DynamicTensorInfo], dict[str, int]]:
     """Returns the inputs that the options leave dynamic, and the named sizes that these set."""
     from ...frontend.onnx.reader.load_graph import declared_interface, load_graph
     from ...frontend.onnx.reader.read_model import read_all_but_large
@@ -149,7 +149,7 @@ def open_inputs(
         if isinstance(text, str) and isinstance(size, int)
     }
     values = options.values or {}
-    return [info for info in inputs if info.is_open and info.name not in values], names
+    return [info for info in inputs if info.is_dynamic and info.name not in values], names
 
 
 def sums_of(model: Any, program: Executable, feeds: Mapping[str, np.ndarray]) -> ProductSums:

@@ -307,8 +307,8 @@ _OPTIONS: dict[str, Decorator] = {
         help="Winograd convolutions. off: never; default: if the error is at most 5e-5; on: if "
         "faster.",
     ),
-    "keep_open": shared_option(
-        "--keep-open",
+    "keep_dynamic": shared_option(
+        "--keep-dynamic",
         is_flag=True,
         help="Keep dynamic sizes that --shape and --dim do not give, as compile always does: one "
         "program for all of them.",

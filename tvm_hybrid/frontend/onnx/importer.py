@@ -34,7 +34,7 @@ from ..expressions import Attrs, Expr, Inputs, emit, literal, static_shape_of, w
 from . import ops  # noqa: F401  registers the converters
 from .evaluate import evaluate
 from .graph import node_facts, parameters
-from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
+from .graph.freeze_shapes import DynamicSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe, dtype_named, is_standard
 from .graph.kernels import fields
 from .graph.node_builder import attributes_of, constant_value
@@ -61,7 +61,7 @@ _PRODUCTS = ("Conv", "ConvTranspose", "Gemm")  # their third input is a bias
 Made = tuple[str, relax.Expr]  # a name, and the last variable of a converted node
 
 
-def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> tuple[IRModule, Graph]:
+def to_relax(graph: Graph, sizes: DynamicSizes | None = None) -> tuple[IRModule, Graph]:
     """Converts a graph to a Relax module: its function main, and the functions that main calls.
 
     Parameters
@@ -87,7 +87,7 @@ def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> tuple[IRModule, Gr
     ModelError
         A node does not fit its operator's schema.
     """
-    sizes = sizes or OpenSizes()
+    sizes = sizes or DynamicSizes()
     while True:
         library, walked = relax.BlockBuilder(), graph.copy()
         try:

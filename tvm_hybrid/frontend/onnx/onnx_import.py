@@ -17,9 +17,9 @@ from microkernels.base.errors import ModelError
 
 from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
-from ...runtime.tensors import DeclaredInterface, OpenTensorInfo, TensorInfo
+from ...runtime.tensors import DeclaredInterface, DynamicTensorInfo, TensorInfo
 from ..model_input import ImportedModel, output_info, returned_types
-from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
+from .graph.freeze_shapes import DynamicSizes, Shapes, declared_dims, freeze_shapes
 from .graph.graph import Graph, captured_names, dtype_named
 from .importer import to_relax
 from .reader import load_graph as loading
@@ -36,7 +36,7 @@ def import_onnx(
     shapes: Shapes | None = None,
     values: Values | None = None,
     *,
-    keep_open: bool = False,
+    keep_dynamic: bool = False,
     check_indices: bool = False,
 ) -> ImportedModel:
     """Imports an ONNX model into Relax.
@@ -52,7 +52,7 @@ def import_onnx(
     values
         Input name -> value, ``{"axes": [1]}``. These inputs become constants. A value is required
         for an input that is a parameter of an operator, such as axes and shapes.
-    keep_open
+    keep_dynamic
         Whether dimensions of inputs without a number in `shapes` stay dynamic. They become
         variables of the module, with the model's name, or named by input and axis, such as ``x_0``.
         A dimension ``past + sequence`` is the sum of the dimensions of these names.
@@ -61,8 +61,8 @@ def import_onnx(
     Returns
     -------
     ImportedModel
-        Inputs have static shapes unless `keep_open` is set, weights are constants, and inputs and
-        outputs keep their ONNX names and order. Inputs with given values are left out.
+        Inputs have static shapes unless `keep_dynamic` is set, weights are constants, and inputs
+        and outputs keep their ONNX names and order. Inputs with given values are left out.
 
     Raises
     ------
@@ -84,12 +84,12 @@ def import_onnx(
         graph.check_indices = check_indices
         sources = source_nodes(graph)
         arrays = loading.read_values(graph, values)
-        declared = loading.declared_interface(proto, graph, shapes) if keep_open else None
-        opened = freeze_shapes(graph, loading.shapes_with(arrays, shapes), keep_open)
+        declared = loading.declared_interface(proto, graph, shapes) if keep_dynamic else None
+        dynamic = freeze_shapes(graph, loading.shapes_with(arrays, shapes), keep_dynamic)
         for name, array in arrays.items():
             graph.add_constant(name, array)
         graph.inputs = [item for item in graph.inputs if item.name not in arrays]
-        sizes = OpenSizes.of(opened)
+        sizes = DynamicSizes.of(dynamic)
         mod, graph = to_relax(graph, sizes)
         mod = relax.transform.DeadCodeElimination()(mod)
         inputs = []
@@ -109,7 +109,7 @@ def import_onnx(
                 info = msgspec.structs.replace(info, dtype=dtype)
             outputs.append(info)
         if declared is not None and graph.sequences:
-            made = (OpenTensorInfo(each.name, each.shape, each.dtype) for each in outputs)
+            made = (DynamicTensorInfo(each.name, each.shape, each.dtype) for each in outputs)
             declared = DeclaredInterface(declared.inputs, tuple(made))
         nodes = nodes_at_run_time(sources, graph)
     except ModelError:

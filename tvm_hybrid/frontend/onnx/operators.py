@@ -27,7 +27,7 @@ from tvm import relax
 from ..expressions import OUTPUTS, Attrs, Expr, Inputs, cast, dtype_of, literal, normalize
 from .graph.graph import is_standard
 from .graph.requests import align, check
-from .graph.sizes import dims_of, is_open, is_unknown, never_negative
+from .graph.sizes import dims_of, is_dynamic, is_unknown, never_negative
 
 Converter = TypeVar("Converter", bound=Callable[..., Any])
 _NONE = Parameter.empty
@@ -204,12 +204,12 @@ def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
         The converter does not support them, or a size is not known in terms of others.
     """
     values = list(result) if isinstance(result, relax.Tuple) else [result]
-    opened = list(filter(is_open, values))
-    if not is_right and (opened or any(map(is_open, inputs))):
+    dynamic = list(filter(is_dynamic, values))
+    if not is_right and (dynamic or any(map(is_dynamic, inputs))):
         raise ValueError("a size of an input or of the result depends on data")
     if any(map(is_unknown, values)):
         raise ValueError("sizes of its inputs that depend on data are not known to fit")
-    for value in opened:
+    for value in dynamic:
         for size in dims_of(value):
             if not never_negative(size):
                 check(size >= 0)

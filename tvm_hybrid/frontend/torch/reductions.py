@@ -299,8 +299,8 @@ def cut(node: Any, importer: Any) -> Any:
         sizes = relax.ShapeExpr([importer.sizes.of(each) for each in made.shape])
         return emit(relax.op.zeros(sizes, type_name(made.dtype)))
     proved = step == 1 and not isinstance(size, tirx.Min)
-    is_open = any(hasattr(bound, "meta") for bound in (start, end))  # a node of the graph
-    if not proved or not is_open or (isinstance(begin, int) and begin < 0):
+    is_dynamic = any(hasattr(bound, "meta") for bound in (start, end))  # a node of the graph
+    if not proved or not is_dynamic or (isinstance(begin, int) and begin < 0):
         return importer.create_convert_map()["slice.Tensor"](node)
     x = importer.env[node.args[0]]
     sliced = relax.op.strided_slice(x, [axis], [begin], [begin + size], assume_inbound=True)

@@ -208,7 +208,7 @@ LEAST_OUTSIDE = 0.1
 
 def advice_for(data: PageData, manifest: Manifest) -> list[Advice]:
     """Collects all advice for a program, by share of its time; tuning comes last."""
-    ways = (_bf16, _int8, _left, _reorders, _open_sizes, _threads, _isa, _fusion, _outside)
+    ways = (_bf16, _int8, _left, _reorders, _dynamic_sizes, _threads, _isa, _fusion, _outside)
     found = [advice for way in ways for advice in way(data, manifest)]
     found.sort(key=lambda advice: -(advice.share if advice.share is not None else 1.0))
     return [*found, *_records(data, manifest)]  # records gain least
@@ -287,7 +287,7 @@ def _reorders(data: PageData, manifest: Manifest) -> Iterable[Advice]:
         )
 
 
-def _open_sizes(data: PageData, manifest: Manifest) -> Iterable[Advice]:
+def _dynamic_sizes(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     names = [each.name for each in manifest.inputs if each.static_shape is None]
     if names:
         yield Advice(

@@ -18,9 +18,9 @@ from microkernels.base.logs import logger
 from relay_passes.ir.decisions import Decision
 
 from ...explain.explanation import Explanation
-from ...frontend.onnx.reader.load_graph import OpenModel, load_graph, read_values
+from ...frontend.onnx.reader.load_graph import DynamicModel, load_graph, read_values
 from ...runtime.feeds import InputValue, check_sizes, named_feeds, to_array
-from ...runtime.tensors import OpenTensorInfo, TensorInfo, is_relation, numpy_dtype
+from ...runtime.tensors import DynamicTensorInfo, TensorInfo, is_relation, numpy_dtype
 from ..onnxruntime_api.ort_value import plain
 from .numpy_operators import operators
 
@@ -98,7 +98,7 @@ class NumpyAnswers:
 
     Parameters
     ----------
-    opened : OpenModel
+    opened : DynamicModel
         The model.
     values : mapping
         Input name -> known value.
@@ -111,7 +111,7 @@ class NumpyAnswers:
         If a value does not fit its input.
     """
 
-    def __init__(self, opened: OpenModel, values: Mapping[str, Any]) -> None:
+    def __init__(self, opened: DynamicModel, values: Mapping[str, Any]) -> None:
         self._model = NumpyModel(opened)
         self._is_slow = False
         known = read_values(load_graph(opened.proto), values) if values else {}
@@ -164,7 +164,7 @@ class NumpyAnswers:
         return Explanation(self._model.decisions(reason), "the program is being compiled")
 
 
-def _named(info: OpenTensorInfo, shape: tuple[int, ...]) -> TensorInfo:
+def _named(info: DynamicTensorInfo, shape: tuple[int, ...]) -> TensorInfo:
     """An input with the names of its dynamic dimensions; unnamed ones get the size that arrived."""
     declared = shape if info.shape is None else info.shape
     sizes = (
@@ -197,7 +197,7 @@ class NumpyModel:
 
     Parameters
     ----------
-    opened : OpenModel
+    opened : DynamicModel
         The model, with its weights.
 
     Raises
@@ -206,7 +206,7 @@ class NumpyModel:
         If the evaluator does not know an operator; only making the evaluator finds that out.
     """
 
-    def __init__(self, opened: OpenModel) -> None:
+    def __init__(self, opened: DynamicModel) -> None:
         self._graph = opened.proto.graph
         self._dtypes = [each.dtype for each in opened.outputs]
         versions = {each.domain: each.version for each in opened.proto.opset_import}

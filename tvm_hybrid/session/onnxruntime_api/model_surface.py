@@ -72,7 +72,7 @@ class NodeArg:
 
     Parameters
     ----------
-    info : TensorInfo, OutputInfo or OpenTensorInfo
+    info : TensorInfo, OutputInfo or DynamicTensorInfo
         Our description.
 
     Attributes

@@ -16,8 +16,8 @@ from relay_passes.regions.select_winograd import choose
 from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import conv_region
-from tests.tir_schedules.convolution.open_images import opened, symbols
-from tests.tir_schedules.open_regions import OpenKernel
+from tests.tir_schedules.convolution.dynamic_images import dynamic_region, symbols
+from tests.tir_schedules.dynamic_regions import DynamicKernel
 from tests.tir_schedules.run_region import (
     ISAS,
     bias_relu,
@@ -194,7 +194,7 @@ def test_sizes_that_are_known_at_run_time(taps: int, step: int) -> None:
         return line(sizes[1], taps, 17, 40, batch=sizes[0], dilation=(step,))
 
     isa = highest_native(ISAS)
-    kernel = OpenKernel(opened(of, (0, 1), (1, 40)), isa)
+    kernel = DynamicKernel(dynamic_region(of, (0, 1), (1, 40)), isa)
     for sizes in ((1, 1), (2, 3), (1, 4), (3, 5), (1, 12), (1, 13), (2, 50), (0, 4), (1, 0)):
         known = of(sizes)
         arrays = inputs_of(known)
@@ -207,7 +207,7 @@ def test_sizes_that_are_known_at_run_time(taps: int, step: int) -> None:
             error = np.abs(kernel.run(symbols(known), arrays, at_end) - wanted)
             assert (error <= limit).all(), sizes
     more = line(40, taps, dilation=(step,), padding=(margin, margin + 1))
-    region = opened(lambda sizes: more, (1,), (1, 40))
+    region = dynamic_region(lambda sizes: more, (1,), (1, 40))
     assert "extent that may be 0" in str(CONV2D_WINOGRAD.rejection(region, isa_named(BEST)))
 
 

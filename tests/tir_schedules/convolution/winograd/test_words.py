@@ -8,7 +8,7 @@ from tvm import relax
 
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.assembly_loops import assembly_of
-from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
+from tests.tir_schedules.dynamic_regions import BATCH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import expected, machine_for
 from tests.tir_schedules.winograd_regions import outputs, region_of
 from tir_schedules.convolution.winograd.algorithm import MOST_CHANNELS, WORDS, Algorithm
@@ -65,9 +65,9 @@ def test_padding_batch_and_threads(isa: str) -> None:
 
 
 @every_isa
-def test_open_batch(isa: str) -> None:
+def test_dynamic_batch(isa: str) -> None:
     region = region_of((6, 6), 16, 32, batch=BATCH, dtype="uint8", a_zero_point=9)
-    kernel = OpenKernel(region, isa)
+    kernel = DynamicKernel(region, isa)
     for batch in (1, 3):
         sized = at_sizes(region, {"batch": batch})
         arrays = arrays_of(sized, "random")

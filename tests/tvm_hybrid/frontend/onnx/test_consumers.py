@@ -197,7 +197,7 @@ def _layers(count: int) -> onnx.ModelProto:
 def test_sizes_do_not_grow_from_layer_to_layer() -> None:
     """TVM would write each layer's size in terms of the previous layer's size, twice."""
     short, long = (
-        len(import_onnx(_layers(count), keep_open=True).mod["main"].script(show_meta=False))
+        len(import_onnx(_layers(count), keep_dynamic=True).mod["main"].script(show_meta=False))
         for count in (2, 6)
     )
     assert long < 4 * short

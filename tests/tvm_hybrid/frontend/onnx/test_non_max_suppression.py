@@ -102,7 +102,7 @@ def test_more_than_a_vector(size: float) -> None:
     limits = (np.array([90]), np.array([0.1], "f"))
     chosen = model.node("NonMaxSuppression", boxes, scores, *map(model.constant, limits))
     model.output(chosen, ("k", 3), np.int64)
-    assert "vector.reduce.or" in import_onnx(model.model(), keep_open=True).mod.script()
+    assert "vector.reduce.or" in import_onnx(model.model(), keep_dynamic=True).mod.script()
     rng = np.random.default_rng(0)
     feeds = []
     for count in (0, 1, 8, 9, 200):

@@ -96,7 +96,7 @@ def test_compress_of_bfloat16_through_both_entries() -> None:
     assert tuple(result.shape) == (2, 2)
 
 
-def test_how_an_open_output_is_described() -> None:
+def test_how_a_dynamic_output_is_described() -> None:
     model = nonzero((2, 3), np.float32)
     model.output(model.node("Transpose", "NonZero0"), (None, 2), np.int64)
     session = session_of(model)

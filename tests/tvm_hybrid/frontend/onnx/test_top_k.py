@@ -117,11 +117,11 @@ def best(x: np.ndarray, k: int, axis: int, largest: int) -> list[np.ndarray]:
 
 
 def plain_top(
-    dtype: str, shape: tuple[int, ...], k: int, axis: int, largest: int, is_open: bool
+    dtype: str, shape: tuple[int, ...], k: int, axis: int, largest: int, is_dynamic: bool
 ) -> OnnxBuilder:
     """A model of one TopK."""
     model = OnnxBuilder()
-    sizes = [f"n{place}" for place in range(len(shape))] if is_open else list(shape)
+    sizes = [f"n{place}" for place in range(len(shape))] if is_dynamic else list(shape)
     x = model.input("x", sizes, np.dtype(dtype))
     values, places = model.nodes("TopK", 2, x, model.constant([k]), axis=axis, largest=largest)
     model.output(values, None, np.dtype(dtype))
@@ -130,13 +130,13 @@ def plain_top(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
-def test_few_and_many(dtype: str, is_open: bool) -> None:
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+def test_few_and_many(dtype: str, is_dynamic: bool) -> None:
     """By heap and by radix sort: some more columns than a block has, along all axes."""
     for shape, k, axis in [((2, 500), 20, 1), ((2, 90), 17, 1), ((70, 19), 3, 0), ((1, 1), 1, 1)]:
         for largest in (0, 1):
             x = with_ties(dtype, shape)
-            model = plain_top(dtype, shape, k, axis, largest, is_open)
+            model = plain_top(dtype, shape, k, axis, largest, is_dynamic)
             session = same(model, [({"x": x}, best(x, k, axis, largest))])
             assert {each.function for each in session.explain()} == {"top_k"}
 
@@ -145,10 +145,10 @@ def test_few_and_many(dtype: str, is_open: bool) -> None:
 def test_which_sort(count: int, k: int) -> None:
     """Static sizes have the code of one sort only; dynamic sizes have both if there may be many."""
     few = k <= 16 or k * 24 <= count
-    for is_open in (False, True):
-        both = is_open and k > 16
-        model = plain_top("float32", (2, count), k, 1, 1, is_open)
-        text = import_onnx(model.model(), keep_open=True).mod.script()
+    for is_dynamic in (False, True):
+        both = is_dynamic and k > 16
+        model = plain_top("float32", (2, count), k, 1, 1, is_dynamic)
+        text = import_onnx(model.model(), keep_dynamic=True).mod.script()
         assert ("vector.reduce.smin" in text) == (few or both)
         assert ("& 255" in text) == (not few or both)
 
@@ -189,9 +189,9 @@ def test_some_of_many(extent: int, k: int, largest: int) -> None:
 
     With and without the limit, for static and dynamic sizes.
     """
-    for is_open in (False, True):
+    for is_dynamic in (False, True):
         model = OnnxBuilder()
-        shape = ("n", "m") if is_open else (2, extent)
+        shape = ("n", "m") if is_dynamic else (2, extent)
         x = model.input("x", shape)
         values, places = model.nodes("TopK", 2, x, model.constant([k]), largest=largest)
         model.output(values, (shape[0], k))

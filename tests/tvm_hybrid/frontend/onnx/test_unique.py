@@ -91,6 +91,6 @@ def test_elements_are_sorted_by_digits(shape: tuple[int, ...], by_comparisons: b
     """Merge sort has a loop over run widths; radix sort has a table of counts."""
     axis = {"axis": 0} if by_comparisons else {}
     model = unique(shape, np.int64, 4, **axis)
-    text = import_onnx(model.model(), keep_open=True).mod.script()
+    text = import_onnx(model.model(), keep_dynamic=True).mod.script()
     assert ("T.While" in text or "while " in text) == by_comparisons
     assert ("T.int64(2048)" in text) != by_comparisons

@@ -177,8 +177,8 @@ def test_a_page_of_an_older_library_has_kernels_and_no_graph(tmp_path: Path) -> 
     assert data.regions[0].work.us and data.memory.weights >= 0
 
 
-def test_open_sizes_are_not_counted() -> None:
-    executable = tvm_hybrid.compile(two_layers("rows"), num_threads=1, keep_open=True)
+def test_dynamic_sizes_are_not_counted() -> None:
+    executable = tvm_hybrid.compile(two_layers("rows"), num_threads=1, keep_dynamic=True)
     data = collect.collect(executable, {"x": np.ones((3, 8), np.float32)}, repeat=1, roof=ROOF)
     assert all(region.work.us for region in data.regions)
     assert not any(region.work.flops or region.work.nbytes for region in data.regions)

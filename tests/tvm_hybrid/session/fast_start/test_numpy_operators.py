@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
+from tvm_hybrid.frontend.onnx.reader.load_graph import read_dynamic_model
 from tvm_hybrid.session.fast_start.background import NumpyModel
 
 from ...frontend.test_weight_only import nbits_model
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(0)
 
 def both(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Results of NumPy and of ONNX Runtime."""
-    found = NumpyModel(open_model(model)).run(feeds, lambda: True)[0]
+    found = NumpyModel(read_dynamic_model(model)).run(feeds, lambda: True)[0]
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
@@ -94,7 +94,7 @@ def test_pools(op: str, include: int, ceil: int) -> None:
 def test_weights_of_few_bits(bits: int, zero_points: str) -> None:
     model, weight = nbits_model(bits, 16, 40, zero_points, bias=False)
     x = RNG.standard_normal((2, 3, 40)).astype(np.float32)
-    found = NumpyModel(open_model(model)).run({"x": x}, lambda: True)[0]
+    found = NumpyModel(read_dynamic_model(model)).run({"x": x}, lambda: True)[0]
     np.testing.assert_allclose(found, x.astype(np.float64) @ weight, rtol=1e-4, atol=1e-3)
 
 

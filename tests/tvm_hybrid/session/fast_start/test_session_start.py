@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
-from tests.tvm_hybrid.session.test_open_values import merged_decoder
+from tests.tvm_hybrid.session.test_dynamic_values import merged_decoder
 from tvm_hybrid import InferenceSession, SessionOptions, Stage
 from tvm_hybrid.errors import CompileError, FeedError, OptionError, SessionClosedError, ShapeError
-from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
+from tvm_hybrid.frontend.onnx.reader.load_graph import read_dynamic_model
 from tvm_hybrid.session.fast_start import background
 from tvm_hybrid.session.fast_start.background import Compilation, NumpyAnswers
 
@@ -167,7 +167,7 @@ def test_an_error_of_numpy_waits(gate: Gate, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_run_is_given_up_when_the_program_is_there() -> None:
-    answers = NumpyAnswers(open_model(layer()), {})
+    answers = NumpyAnswers(read_dynamic_model(layer()), {})
     compilation = Compilation(lambda: None)
     assert compilation.wait(LONG)
     assert answers.answer({"x": X}, compilation) is None

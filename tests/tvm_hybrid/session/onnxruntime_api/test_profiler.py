@@ -56,7 +56,7 @@ def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in found if each["cat"] == kind]
 
 
-@pytest.mark.parametrize("rows", [3, "batch"], ids=["known", "open"])
+@pytest.mark.parametrize("rows", [3, "batch"], ids=["static", "dynamic"])
 def test_every_kernel_of_every_run_has_an_event(rows: int | str, tmp_path: Path) -> None:
     before = time.monotonic_ns()
     session = InferenceSession(talkative(rows), options(tmp_path), num_threads=1)

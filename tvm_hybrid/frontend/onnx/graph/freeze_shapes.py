@@ -51,7 +51,7 @@ class Input(NamedTuple):
 
 
 def freeze_shapes(
-    graph: Graph, shapes: Shapes | None, keep_open: bool = False
+    graph: Graph, shapes: Shapes | None, keep_dynamic: bool = False
 ) -> dict[str, tuple[int | str, ...]]:
     """Replaces the symbolic and unknown dimensions of the graph's inputs by numbers, in place.
 
@@ -60,7 +60,7 @@ def freeze_shapes(
     shapes
         Input name -> the whole shape (None keeps the model's number), or name of a symbolic
         dimension -> its value. A symbol that gets its value by an input's shape has it everywhere.
-    keep_open
+    keep_dynamic
         Dimensions without a value stay dynamic. They keep their names, made identifiers; those
         without a name are named after their input.
 
@@ -75,8 +75,8 @@ def freeze_shapes(
         A dimension has no value, a value contradicts the model or another value or is no positive
         integer, or a name is unknown.
     """
-    resolved, values = open_sizes(graph, shapes)
-    if not keep_open:
+    resolved, values = dynamic_sizes(graph, shapes)
+    if not keep_dynamic:
         for item, dims in resolved.items():
             _check_numbers(item, dims)
     texts = [dim for dims in resolved.values() for dim in dims if isinstance(dim, str)]
@@ -109,7 +109,7 @@ def freeze_shapes(
     return found
 
 
-def open_sizes(
+def dynamic_sizes(
     graph: Graph, shapes: Shapes | None
 ) -> tuple[dict[Input, list[Dim]], dict[str, int]]:
     """The inputs' dimensions with known values filled in, and the values by name.
@@ -240,7 +240,7 @@ def _check_numbers(item: Input, dims: list[Dim]) -> None:
 #     mask: float32[batch, past + seq]          ->  mask: R.Tensor((batch, past + seq))
 #     y: float32[?, 3]                          ->  y: R.Tensor((y_0, 3))
 #
-# Dimensions of one name share a variable. OpenSizes also notes what a program assumes: that two
+# Dimensions of one name share a variable. DynamicSizes also notes what a program assumes: that two
 # sizes are equal, and limits, such as the length of a table of positions.
 
 
@@ -261,7 +261,7 @@ def legal_names(names: Sequence[str], taken: Sequence[str] = ()) -> dict[str, st
 
 
 @dataclass
-class OpenSizes:
+class DynamicSizes:
     """The dynamic sizes of one model while it is imported.
 
     Attributes
@@ -286,7 +286,7 @@ class OpenSizes:
     lengths: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, inputs: dict[str, tuple[Size, ...]]) -> OpenSizes:
+    def of(cls, inputs: dict[str, tuple[Size, ...]]) -> DynamicSizes:
         """Makes a variable for each name."""
         texts = [size for sizes in inputs.values() for size in sizes if isinstance(size, str)]
         names = dict.fromkeys(text for text in texts if not is_relation(text))
@@ -340,11 +340,11 @@ class RelatedSizesError(Exception):
         self.text = text
 
 
-_current: ContextVar[OpenSizes | None] = ContextVar("open sizes", default=None)
+_current: ContextVar[DynamicSizes | None] = ContextVar("dynamic sizes", default=None)
 
 
 @contextmanager
-def keeping(sizes: OpenSizes) -> Iterator[None]:
+def keeping(sizes: DynamicSizes) -> Iterator[None]:
     """Makes `current_sizes` return these sizes inside the `with` block."""
     token = _current.set(sizes)
     try:
@@ -353,16 +353,16 @@ def keeping(sizes: OpenSizes) -> Iterator[None]:
         _current.reset(token)
 
 
-def current_sizes() -> OpenSizes:
+def current_sizes() -> DynamicSizes:
     """The sizes of the model that is being imported; an empty object outside an import."""
-    return _current.get() or OpenSizes()
+    return _current.get() or DynamicSizes()
 
 
 def new_size(length: int = 1) -> tirx.Var:
     """A variable with a new name, for a size that depends on data or is a choice.
 
     The name is unique because passes treat sizes of one name as one size. `length` is the entry in
-    `OpenSizes.lengths`.
+    `DynamicSizes.lengths`.
     """
     sizes = current_sizes()
     while True:

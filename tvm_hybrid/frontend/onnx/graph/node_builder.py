@@ -58,13 +58,13 @@ class NodeBuilder:
 
     def reshape(self, value: str, shape: Sequence[Extent]) -> str:
         """Adds a Reshape, for any opset; a 0 in `shape` is a size, and copies nothing."""
-        is_open = any(isinstance(extent, str) for extent in shape)
-        if is_open:
+        is_dynamic = any(isinstance(extent, str) for extent in shape)
+        if is_dynamic:
             parts = [x if isinstance(x, str) else self.constant([x], np.int64) for x in shape]
             wanted = self.add("Concat", *parts, axis=0)
         else:
             wanted = self.constant(list(shape), np.int64)
-        zero: dict[str, Any] = {"allowzero": 1} if is_open or 0 in shape else {}
+        zero: dict[str, Any] = {"allowzero": 1} if is_dynamic or 0 in shape else {}
         return self.add("Reshape", value, wanted, **zero)
 
     def stack(self, values: Sequence[str], axis: int, output: str = "") -> str:

@@ -221,7 +221,7 @@ def check_product(left: Expr, right: Expr) -> None:
 
 def align(inputs: Sequence[Any]) -> list[Any]:
     """Broadcasts the operands whose sizes TVM could not prove to fit."""
-    if not any(of_sizes.is_open(value) for value in inputs):
+    if not any(of_sizes.is_dynamic(value) for value in inputs):
         return list(inputs)
     shapes = [dims_of(value) for value in inputs]
     common = common_shape(shapes)

@@ -39,7 +39,7 @@ def plain_dims(value: Expr) -> list[int | Expr]:
     return plain(dims_of(value))
 
 
-def is_open(value: Any) -> bool:
+def is_dynamic(value: Any) -> bool:
     """Whether a value is a tensor with a dynamic size."""
     found = getattr(value, "ty", None)
     return isinstance(found, relax.TensorType) and static_shape_of(found) is None

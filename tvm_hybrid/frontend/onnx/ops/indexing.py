@@ -21,7 +21,16 @@ from ..graph.elements import Elements, index_grid, known_elements
 from ..graph.freeze_shapes import current_sizes
 from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
 from ..graph.requests import check, check_equal, check_sizes, requested_sizes
-from ..graph.sizes import dims_of, holds, index, is_open, product, same_size, scalar_of, simplified
+from ..graph.sizes import (
+    dims_of,
+    holds,
+    index,
+    is_dynamic,
+    product,
+    same_size,
+    scalar_of,
+    simplified,
+)
 from ..operators import operator
 
 MAX_DEPTH = 2**31 - 1
@@ -43,7 +52,7 @@ def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
         part = relax.op.strided_slice(data, [axis], [first], [last], assume_inbound=is_inside)
         return relax.op.reshape(ex.normalize(part), relax.ShapeExpr(shape))
 
-    if isinstance(dims[axis], tirx.IntImm) and (int(dims[axis]) or not is_open(indices)):
+    if isinstance(dims[axis], tirx.IntImm) and (int(dims[axis]) or not is_dynamic(indices)):
         extent = int(dims[axis])
         if values is not None:
             if values.size and not (-extent <= values.min() and values.max() < extent):
@@ -80,7 +89,7 @@ def _gather_elements(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
     for place, (size, count) in enumerate(zip(dims_of(data), dims_of(indices), strict=True)):
         if place != axis:
             check(count <= size, f"its indices are more than its data along axis {place}")
-    if not is_open(data) and places is not None:
+    if not is_dynamic(data) and places is not None:
         size = ex.known_dims(data)[axis]
         fixed = np.where(places < 0, places + size, places).astype(np.int64)
         return relax.op.gather_elements(data, ex.literal(fixed), axis)
@@ -103,7 +112,7 @@ def _gather_nd(data: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
         raise ValueError("the number of indices for each place depends on data")
     misfit = "the batches of its indices are not those of its data"
     check_sizes(before[:batch], places[:batch], misfit)
-    if not is_open(data) and not is_open(indices):
+    if not is_dynamic(data) and not is_dynamic(indices):
         return relax.op.gather_nd(data, _from_the_front(data, indices, batch), batch)
     first, last = len(places) - 1, batch + int(depth)
     shape = [*places[:-1], *before[last:]]
@@ -219,7 +228,9 @@ def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Exp
         length = te.max(last - begin if step > 0 else begin - last, index(0))
         size = simplified(tirx.floordiv(length + index(abs(step) - 1), index(abs(step))))
         parts.append((begin, last, size, step))
-    if not is_open(data) and all(isinstance(bound, tirx.IntImm) for p in parts for bound in p[:2]):
+    if not is_dynamic(data) and all(
+        isinstance(bound, tirx.IntImm) for p in parts for bound in p[:2]
+    ):
         forward = []
         for axis, (begin, end, _, step) in zip(places, parts, strict=True):
             first, last = int(begin), int(end)
@@ -278,13 +289,13 @@ def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
 
     The program refuses inputs for which the slice would not lie inside.
     """
-    opened = current_sizes()
+    dynamic = current_sizes()
     if isinstance(end, int) or not isinstance(extent, tirx.IntImm):
         return False
     if not (holds(index(start) >= 0) and holds(end - index(start) >= 0)):
         return False
     if not holds(end <= extent):
-        if not opened.limit(end, int(extent)):
+        if not dynamic.limit(end, int(extent)):
             return False
         check(end <= extent)
     return True

@@ -24,7 +24,7 @@ from ...expressions import Attrs, Expr, Place
 from ..graph import sizes as of_sizes
 from ..graph.kernels import cell, emit_kernel, put, reshaped_to, table
 from ..graph.requests import check, check_equal, check_sizes, requested_sizes
-from ..graph.sizes import INDEX, dims_of, index, is_open, plain, plain_dims, product, simplified
+from ..graph.sizes import INDEX, dims_of, index, is_dynamic, plain, plain_dims, product, simplified
 from ..operators import apply, operator
 
 
@@ -34,7 +34,7 @@ def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
         x = ex.cast(x, "float32")
     images, channels, *extents = dims_of(x)
     sizes = window_counts(extents, attrs["kernel_shape"], attrs)
-    if is_open(x):
+    if is_dynamic(x):
         check(tirx.any(product(extents) > 0, tirx.EQ(product(sizes), index(0))))
     flat = reshaped_to(x, [images * channels, *extents])
     shape, body = [images * channels, *sizes], partial(_find_places, attrs=attrs)

@@ -34,7 +34,7 @@ from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN, dtype_named
 from ..graph.kernels import emit_kernel
 from ..graph.requests import check_equal, check_product
-from ..graph.sizes import dims_of, index, is_open, plain, plain_dims
+from ..graph.sizes import dims_of, index, is_dynamic, plain, plain_dims
 from ..operators import BFLOAT16, apply, operator
 from . import quantized as q
 from .pooling import window_form
@@ -389,7 +389,7 @@ def _eye_like(x: Expr, *, dtype: int = 0, k: int = 0) -> Expr:
 @operator("Einsum")
 def _einsum(*inputs: Expr, equation: str) -> Expr:
     """Einsum as Relax's operator, which a pass may turn into a product."""
-    if any(map(is_open, inputs)):
+    if any(map(is_dynamic, inputs)):
         terms = equation.replace(" ", "").split("->")[0].split(",")
         if len(inputs) > 1 and any("." in term for term in terms):
             raise ValueError("dimensions without a letter in several inputs of dynamic sizes")

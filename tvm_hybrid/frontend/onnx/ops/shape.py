@@ -23,7 +23,16 @@ from ..graph import sizes as of_sizes
 from ..graph.elements import known_elements
 from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
 from ..graph.requests import broadcast, check, check_equal, requested_sizes
-from ..graph.sizes import INDEX, dims_of, index, is_open, product, same_size, scalar_of, simplified
+from ..graph.sizes import (
+    INDEX,
+    dims_of,
+    index,
+    is_dynamic,
+    product,
+    same_size,
+    scalar_of,
+    simplified,
+)
 from ..operators import operator
 from .resize_taps import KERNEL
 
@@ -63,14 +72,14 @@ def _unsqueeze(x: Expr, axes: Expr) -> Expr:
 @operator("Squeeze")
 def _squeeze(x: Expr, axes: Expr) -> Expr:
     dims, known = dims_of(x), ex.constant(axes)
-    if axes is None and not is_open(x):
+    if axes is None and not is_dynamic(x):
         return relax.op.squeeze(x)
     if known is None:
         raise ValueError("axes must be given and constant")
     dropped = {axis % len(dims) for axis in known.ravel().tolist()}
     for axis in dropped:
         check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be squeezed")
-    if not is_open(x):
+    if not is_dynamic(x):
         return relax.op.squeeze(x, known.ravel().tolist())
     return reshaped_to(x, [d for i, d in enumerate(dims) if i not in dropped])
 
@@ -89,7 +98,7 @@ def _constant_of_shape(shape: Expr, *, value: TensorProto | None = None) -> Expr
 @operator("Tile")
 def _tile(data: Expr, repeats: Expr) -> Expr:
     known, dims = ex.constant(repeats), dims_of(data)
-    if not is_open(data) and known is not None:
+    if not is_dynamic(data) and known is not None:
         return relax.op.tile(data, known.tolist())
     sizes = [size * n for size, n in zip(dims, requested_sizes(repeats), strict=True)]
 
@@ -111,7 +120,7 @@ _KINDS = {tirx.IntImm: 0, tirx.Var: 2}  # rank of a size's form; expressions ran
 def _concat(*inputs: Expr, axis: int) -> Expr:
     """Concat; the program checks that dynamic sizes agree in all axes but one."""
     values = list(inputs)
-    if any(map(is_open, values)):
+    if any(map(is_dynamic, values)):
         shapes = [dims_of(value) for value in values]
         wanted = list(shapes[0])
         for place, sizes in enumerate(zip(*shapes, strict=False)):

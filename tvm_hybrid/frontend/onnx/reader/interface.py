@@ -17,7 +17,7 @@ from onnx import helper
 
 from microkernels.base.errors import ModelError
 
-from ....runtime.tensors import OpenTensorInfo
+from ....runtime.tensors import DynamicTensorInfo
 from ..graph.freeze_shapes import declared_dims
 from ..graph.graph import Graph, dtype_named
 
@@ -53,11 +53,11 @@ class Interface(NamedTuple):
             )
         return cls(found, is_sequence, is_optional)
 
-    def info(self, name: str) -> OpenTensorInfo:
+    def info(self, name: str) -> DynamicTensorInfo:
         """Name, shape and dtype of one of the tensors."""
         kind = self.tensor.tensor_type.elem_type
         dtype = dtype_named(kind) if kind else None
-        return OpenTensorInfo(name, declared_dims(self.tensor), dtype)
+        return DynamicTensorInfo(name, declared_dims(self.tensor), dtype)
 
     @property
     def is_tensor(self) -> bool:

@@ -17,8 +17,8 @@ from onnx.external_data_helper import uses_external_data
 from microkernels.base.errors import Argument, FeedError, InputValueError, ModelError
 
 from ....runtime.feeds import to_array
-from ....runtime.tensors import DeclaredInterface, OpenTensorInfo
-from ..graph.freeze_shapes import Shapes, open_sizes
+from ....runtime.tensors import DeclaredInterface, DynamicTensorInfo
+from ..graph.freeze_shapes import Shapes, dynamic_sizes
 from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes
 from ..graph.narrow_types import NARROW, stored_type
 from .check_model import SUPPORTED_TYPES, check_model, opset_version, type_name
@@ -216,15 +216,15 @@ SMALL = 1 << 7  # inference may read the values of initializers of up to this ma
 INFERRED = "unk__"  # prefix of names that ONNX's inference makes up
 
 
-class OpenModel(NamedTuple):
+class DynamicModel(NamedTuple):
     """A checked model and its interface; types of outputs are declared or inferred."""
 
     proto: onnx.ModelProto
-    inputs: tuple[OpenTensorInfo, ...]
-    outputs: tuple[OpenTensorInfo, ...]
+    inputs: tuple[DynamicTensorInfo, ...]
+    outputs: tuple[DynamicTensorInfo, ...]
 
 
-def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
+def read_dynamic_model(model: ModelLike, shapes: Shapes | None = None) -> DynamicModel:
     """Reads a model some of whose dimensions may have no values.
 
     Parameters
@@ -242,7 +242,7 @@ def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
     proto = read_model(model)
     check_model(proto)
     found = declared_interface(proto, load_graph(proto), shapes)
-    return OpenModel(proto, found.inputs, found.outputs)
+    return DynamicModel(proto, found.inputs, found.outputs)
 
 
 def declared_interface(
@@ -255,7 +255,7 @@ def declared_interface(
         outputs = _inferred(proto)
     made = [_info(item) for item in outputs]
     if shapes:  # by names of inputs, and for outputs by names of dimensions
-        sizes, values = open_sizes(graph, shapes)
+        sizes, values = dynamic_sizes(graph, shapes)
         given = {item.name: tuple(dims) for item, dims in sizes.items()}
         inputs = [msgspec.structs.replace(each, shape=given[each.name]) for each in inputs]
         for place, each in enumerate(made):
@@ -285,7 +285,7 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         return list(graph.output)
 
 
-def _info(item: onnx.ValueInfoProto) -> OpenTensorInfo:
+def _info(item: onnx.ValueInfoProto) -> DynamicTensorInfo:
     info = Interface(item.type).info(item.name)
     dims = info.shape and tuple(None if str(d).startswith(INFERRED) else d for d in info.shape)
     return msgspec.structs.replace(info, shape=dims)
