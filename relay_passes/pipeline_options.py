@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tvm.target import Target
 
 from microkernels.base.errors import CompileError
+from microkernels.base.old_names import old_arguments, old_property
 from microkernels.machines.machine import Machine
 
 if TYPE_CHECKING:  # sessions read the options without loading the compiler
@@ -57,6 +58,7 @@ class CodeOptions:
         return {"precision": self.precision, "fusion": self.fusion, "fast_math": self.fast_math}
 
 
+@old_arguments(open_weights="dynamic_weights")
 @dataclass(frozen=True)
 class PipelineOptions(CodeOptions):
     """The parameters of the passes; `precision`, `fusion` and `fast_math` are keywords.
@@ -103,6 +105,8 @@ class PipelineOptions(CodeOptions):
     dynamic_weights: bool = False
     entry_checks: bool = False
     kernels: KernelStore | None = None
+
+    open_weights = old_property("open_weights", "dynamic_weights")
 
     @property
     def machine(self) -> Machine:

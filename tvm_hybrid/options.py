@@ -25,6 +25,7 @@ from microkernels.base.errors import (
     TvmHybridError,
     UnknownOptionError,
 )
+from microkernels.base.old_names import old_arguments, old_property, warn_renamed, with_new_names
 from relay_passes.pipeline_options import CodeOptions, PipelineOptions
 
 from .executable.machine_code import fallback_target
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 Records = PathLike | Sequence[PathLike] | None
+
+RENAMED = {"keep_open": "keep_dynamic"}  # keywords that work for one release
 
 
 class CodeKeywords(TypedDict, total=False):
@@ -92,6 +95,7 @@ class CompileKeywords(SessionKeywords, total=False):
     keep_dynamic: bool
 
 
+@old_arguments(**RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions(CodeOptions):
     """How a model is compiled.
@@ -203,8 +207,13 @@ class CompileOptions(CodeOptions):
     check_indices: bool = False
     cache: bool = True
 
+    keep_open = old_property("keep_open", "keep_dynamic")
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.strict == "open":
+            warn_renamed('strict="open"', 'strict="dynamic"')
+            object.__setattr__(self, "strict", "dynamic")
         if not isinstance(self.strict, bool) and self.strict != "dynamic":
             raise CompileError(
                 Argument("strict"), f" is True, False or 'dynamic', not {self.strict!r}"
@@ -241,6 +250,7 @@ def chosen_options(
         See `CompileOptions`.
     """
     names = known.__annotations__
+    keywords = with_new_names(keywords, {k: v for k, v in RENAMED.items() if v in names})
     for name in keywords:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)

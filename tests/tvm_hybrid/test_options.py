@@ -12,6 +12,7 @@ import pytest
 
 import tvm_hybrid
 from relay_passes.pipeline_options import FAST_MATH_LEVELS, FUSION_LEVELS, PRECISIONS
+from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import mlp_module
 from tools.public_face import public_commands
 from tvm_hybrid import CompileOptions
@@ -24,6 +25,7 @@ from tvm_hybrid.errors import (
     TargetError,
     TvmHybridError,
 )
+from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.options import (
     CompileKeywords,
     RouteKeywords,
@@ -121,6 +123,37 @@ def test_doors_refuse_what_makes_no_sense_there(tmp_path: Path) -> None:
         )
     with pytest.raises(OptionError, match="options are CompileOptions, not a dict"):
         tvm_hybrid.compile(mlp_module(), {"num_threads": 1})  # type: ignore[arg-type]
+
+
+def test_old_names_of_dynamic_sizes_work_for_one_release() -> None:
+    wanted = CompileOptions(keep_dynamic=True, strict="dynamic")
+    with pytest.warns(DeprecationWarning) as caught:
+        assert CompileOptions(keep_open=True, strict="open") == wanted  # type: ignore[call-arg]
+        assert wanted.keep_open
+        chosen = chosen_options(wanted, {"keep_open": False}, CompileKeywords)
+    assert not chosen.keep_dynamic and chosen.strict == "dynamic"
+    assert [str(each.message) for each in caught] == [
+        "keep_open is now keep_dynamic",
+        'strict="open" is now strict="dynamic"',
+        "keep_open is now keep_dynamic",
+        "keep_open is now keep_dynamic",
+    ]
+    assert {each.filename for each in caught} == {__file__}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'keep_open'"):
+        tvm_hybrid.InferenceSession(mlp_module(), keep_open=True)  # type: ignore[call-arg]
+
+
+def test_an_executable_and_an_import_have_their_old_names() -> None:
+    builder = OnnxBuilder()
+    builder.output(builder.node("Relu", builder.input("x", ["rows", 4])), ["rows", 4])
+    model = builder.model()
+    with pytest.warns(DeprecationWarning, match="^keep_open is now keep_dynamic$"):
+        executable = tvm_hybrid.compile(model, num_threads=1, keep_open=True)  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match="^is_open is now is_dynamic$"):
+        assert executable.is_open
+    with pytest.warns(DeprecationWarning, match="^keep_open is now keep_dynamic$"):
+        imported = import_onnx(model, keep_open=True)  # type: ignore[call-arg]
+    assert imported.outputs[0].shape == ("rows", 4)
 
 
 def test_the_command_line_offers_the_words_that_there_are() -> None:

@@ -18,6 +18,7 @@ from tvm.runtime import Tensor
 
 from microkernels.base.errors import ArtifactError, FeedError
 from microkernels.base.files import replacing, require_writable
+from microkernels.base.old_names import old_property
 from relay_passes.ir import entries
 from relay_passes.ir.constants import bytes_of, constants_of
 
@@ -477,6 +478,8 @@ class Executable:
     def is_dynamic(self) -> bool:
         """Whether an input has a dynamic size."""
         return any(info.static_shape is None for info in self.inputs)
+
+    is_open = old_property("is_open", "is_dynamic")
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
         tensors.refuse_copies(self, "executable")

@@ -158,6 +158,9 @@ def test_sizes_may_stay_dynamic(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert main(["run", library, "--json", *given]) == 0
         assert json.loads(capsys.readouterr().out)["outputs"]["y"]["shape"] == [rows, 5]
     assert main(["verify", path, "--keep-dynamic", *given]) == 0
+    capsys.readouterr()
+    assert main(["verify", path, "--keep-open", *given]) == 0
+    assert "--keep-open is now --keep-dynamic" in capsys.readouterr().err
     assert main(["bench", path, "--keep-dynamic", "--peers", "ort", "--repeat", "1", *given]) == 0
     for refused in (["scale", path], ["bench", path, "--predict"]):
         assert main([*refused, "--keep-dynamic"]) == 2

@@ -307,11 +307,19 @@ _OPTIONS: dict[str, Decorator] = {
         help="Winograd convolutions. off: never; default: if the error is at most 5e-5; on: if "
         "faster.",
     ),
-    "keep_dynamic": shared_option(
-        "--keep-dynamic",
-        is_flag=True,
-        help="Keep dynamic sizes that --shape and --dim do not give, as compile always does: one "
-        "program for all of them.",
+    "keep_dynamic": _both(
+        shared_option(
+            "--keep-dynamic",
+            is_flag=True,
+            help="Keep dynamic sizes that --shape and --dim do not give, as compile always does: "
+            "one program for all of them.",
+        ),
+        shared_option(
+            "--keep-open",
+            is_flag=True,
+            hidden=True,
+            help="Old name of --keep-dynamic, for one release.",
+        ),
     ),
     "check_indices": shared_option(
         "--check-indices",
@@ -423,6 +431,11 @@ def _taken(names: Collection[str], given: dict[str, Any]) -> CompileOptions:
             if files and without:
                 raise click.UsageError("--records and --no-records exclude each other")
             found[name] = [] if without else files or None
+        elif name == "keep_dynamic":
+            found[name], by_old_name = given.pop(name), given.pop("keep_open")
+            if by_old_name:
+                click.echo("DeprecationWarning: --keep-open is now --keep-dynamic", err=True)
+                found[name] = True
         else:
             found[name] = given.pop(name)
     return CompileOptions(**found)

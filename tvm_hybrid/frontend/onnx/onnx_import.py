@@ -14,6 +14,7 @@ from onnx import helper
 from tvm import relax
 
 from microkernels.base.errors import ModelError
+from microkernels.base.old_names import old_arguments
 
 from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
@@ -31,6 +32,7 @@ from .reader.read_model import ModelLike, read_all_but_large
 logger = logging.getLogger("tvm_hybrid")
 
 
+@old_arguments(keep_open="keep_dynamic")
 def import_onnx(
     model: ModelLike,
     shapes: Shapes | None = None,
