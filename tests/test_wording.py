@@ -33,6 +33,9 @@ RIDDLES = {
     r"\bis of none\b": "say which case this is",
     r"[\"#(:;.]\s*the same of\b": "name the object again",
     r'"""The same(?:,|;|:| for| by| with| in| but)': "name the object again",
+    r"\ban? open (?:size|shape|dimension|extent|axis|batch|length)s?\b": "write `dynamic`",
+    r"\bopen (?:sizes|shapes|dimensions|extents|axes|lengths)\b": "write `dynamic`",
+    r"\bstays? open\b": "write that sizes stay dynamic, or that a file is not closed",
     r"\bof just (?:this|that|these|those)\b": "name the object again",
 }
 """Phrase, as a pattern -> what to write instead."""
@@ -82,6 +85,9 @@ def test_nothing_is_a_riddle() -> None:
         ('"""The same, of rows that have begun."""', '"""The same,'),
         ("vectors, and what is\nleft of one", "what is left"),
         ('"""The same of any number of keys."""', '"The same of'),
+        ("code for open\nsizes", "open sizes"),
+        ("an open shape", "an open shape"),
+        ("sizes may stay open", "stay open"),
     ],
 )
 def test_riddles_are_found(text: str, phrase: str) -> None:
@@ -95,6 +101,7 @@ def test_riddles_are_found(text: str, phrase: str) -> None:
         '"""The same kernel as before."""',
         "the same as TVM's",
         "what is left out",
+        "an open file of this size",
         "the bias of a convolution",
     ],
 )
