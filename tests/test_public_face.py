@@ -86,7 +86,11 @@ def test_the_reference_shows_errors_and_commands() -> None:
         assert f" | {Docstring.of(error).text} |" in REFERENCE[ERRORS]
     for name, command in public_commands().items():
         assert f"\n## {name}\n" in REFERENCE[COMMANDS]
-        options = [each.opts[-1] for each in command.params if isinstance(each, click.Option)]
+        options = [
+            each.opts[-1]
+            for each in command.params
+            if isinstance(each, click.Option) and not each.hidden
+        ]
         assert all(option in REFERENCE[COMMANDS] for option in options)
 
 
