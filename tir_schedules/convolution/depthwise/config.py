@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, widening_tile
@@ -238,7 +240,9 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     AVX-512 a vector of channels is a whole cache line. On cores that start two FMAs of 512 bits a
     cycle, small windows take two vectors side by side, and all channels if that is estimated faster
     (`_order_us`; 3x3 with all channels on an Emerald Rapids, 20 shapes: 0.35 to 1.0 of the time of
-    one vector, at 28x28x192 1.17, at 14x14x480 1.46; 5x5 would take 0.9 to 1.5).
+    one vector, at 28x28x192 1.17, at 14x14x480 1.46; 5x5 would take 0.9 to 1.5). An odd number of
+    vectors in the outer loop would leave one without a partner: tiles of two rows then take one by
+    one (Zen 5, 56x56 with 144, 176 and 240 channels: 0.92 to 0.97 of the time of pairs).
 
     Interleaved: taps beyond kr are further weights for each accumulator. Half as many accumulators
     are then faster (5x5 at 28x28x240, int8: 60 us instead of 67), unless that makes two tiles of
@@ -284,7 +288,9 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
         rows=rows, columns=columns, vectors=vectors, blocks=blocks, threads=threads
     )
     ways = config.varied("blocks", (1,) if vectors > 1 else ())
-    return min(ways, key=lambda way: _order_us(region, way, machine))
+    best = min(ways, key=lambda way: _order_us(region, way, machine))
+    unpaired = best.blocks == 1 and math.ceil(problem.channels / machine.isa.f32_lanes) % 2
+    return msgspec.structs.replace(best, vectors=1) if rows > 1 and unpaired else best
 
 
 def _order_us(region: Region, config: DepthwiseConfig, machine: Machine) -> float:

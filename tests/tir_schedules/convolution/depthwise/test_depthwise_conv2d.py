@@ -307,6 +307,19 @@ def test_pairs_are_computed_one_after_the_other_where_l1_keeps_their_rows() -> N
     assert {blocks("znver5", *shape, threads=2) for shape in narrow} == {5, 3}
 
 
+def test_an_odd_number_of_vectors_in_the_outer_loop_has_no_pairs() -> None:
+    """144, 176 and 240 channels are 9, 11 and 15 vectors; tiles of two rows take one of them."""
+
+    def tile(channels: int, size: int = 56) -> tuple[int, int, int]:
+        region = depthwise((size, size), channels, (3, 3), padding=ALL)
+        found = default_config(region, Machine("znver5", isa_named("avx512")))
+        return found.rows, found.vectors, found.blocks
+
+    assert {tile(channels) for channels in (144, 176, 240)} == {(2, 1, 1)}
+    assert tile(160) == (2, 2, 1)
+    assert tile(144, size=28) == (1, 2, 1)
+
+
 def test_half_registers_take_all_channels_of_a_tile() -> None:
     """AVX2: two rows for small windows; threads split channels only if blocks of rows are few."""
 
