@@ -28,6 +28,7 @@ OURS = {
     "tvm_hybrid/cli/examples.txt": "lines of help",
     "tools/tvm_tests/files.txt": "names of files",
     "docs/measured/*.json": "what surveys measured",
+    "tools/decoding/reader.cc": "reads memory, to compare with",
     "tools/survey/onednn_peer.cc": "calls of oneDNN to compare with",
     "tvm_hybrid/library/loader.cc": "the loader of an exported library",
     "tvm_hybrid/report/page/static/*": "the page of a report",

@@ -18,8 +18,8 @@ from relay_passes.regions.merge_chains import (
     merge_chains,
 )
 from relay_passes.regions.partition import partition
-from tests.relay_passes.graphs import MACHINE, Body, constant, module, regions
-from tests.relay_passes.regions.test_merge_chains import emitted, reasons
+from tests.relay_passes.graphs import MACHINE, Body, bind, constant, module, regions
+from tests.relay_passes.regions.test_merge_chains import reasons
 from tir_schedules.core.region import nameless_form, region_form
 
 op = relax.op
@@ -30,13 +30,13 @@ def widths(x: relax.Expr, sizes: Sequence[int], seed: int = 0) -> relax.Expr:
     """relu(x @ w), from the width of x to each of the widths in turn."""
     for number, n in enumerate(sizes):
         k = int(x.ty.shape[-1])
-        x = emitted(op.nn.relu(emitted(op.matmul(x, constant(k, n, seed=seed + number)))))
+        x = bind(op.nn.relu(bind(op.matmul(x, constant(k, n, seed=seed + number)))))
     return x
 
 
 def apart(x: relax.Expr) -> relax.Expr:
     """An operator that no chain contains: the rows of x in reverse order."""
-    return emitted(op.flip(x, axis=0))
+    return bind(op.flip(x, axis=0))
 
 
 def found(body: Body, rows: int | tirx.Var = BATCH) -> tuple[list[str], list[str]]:

@@ -164,7 +164,7 @@ def test_sizes_may_stay_dynamic(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["bench", path, "--keep-dynamic", "--peers", "ort", "--repeat", "1", *given]) == 0
     for refused in (["scale", path], ["bench", path, "--predict"]):
         assert main([*refused, "--keep-dynamic"]) == 2
-        assert "known sizes" in capsys.readouterr().err
+        assert "static sizes" in capsys.readouterr().err
 
 
 def test_values_of_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
