@@ -1,4 +1,4 @@
-"""Old names of arguments, properties and functions: they work for one release, with a warning.
+"""Old names of arguments and properties: they work for one release, with a warning.
 
 In: an object with a new name, and its old name. Out: the object, which takes both names. A
 DeprecationWarning names the new one and points at the caller's line.
@@ -85,14 +85,3 @@ def old_property(old: str, new: str) -> property:
         return getattr(self, new)
 
     return property(read, doc=f"Old name of `{new}`, for one release.")
-
-
-def old_function(old: str, function: F) -> F:
-    """A function under its old name; it warns when it is called."""
-
-    @functools.wraps(function)
-    def outer(*arguments: Any, **keywords: Any) -> Any:
-        warn_renamed(old, function.__name__)
-        return function(*arguments, **keywords)
-
-    return outer  # type: ignore[return-value]

@@ -174,13 +174,9 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
         new, before, *past = (call.args[1].fields[place] for place in places)
         rows, first, made, *old = map(region_tensor, (new, before, binding.var, *past))
         # The kernel needs rows of a static width.
-        if (
-            rows is None
-            or first is None
-            or made is None
-            or None in old
-            or is_dynamic(made.shape[-1:])
-        ):
+        if rows is None or first is None or made is None or None in old:
+            return None
+        if is_dynamic(made.shape[-1:]):
             return None
         key = (rows, first, made, *old)
         if key not in kernels:

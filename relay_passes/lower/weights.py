@@ -12,7 +12,6 @@ from tvm.ir.transform import PassContext
 from tvm.runtime import Tensor
 
 from microkernels.base.memory import return_freed_memory
-from microkernels.base.old_names import old_function
 from microkernels.base.tvm_compat.relax import object_address, structural_key
 from microkernels.isa import Isa
 from tir_schedules.core.config import Config
@@ -203,9 +202,6 @@ def pack_dynamic_weights(mod: IRModule, isa: Isa) -> IRModule:
         return with_blocks(function, (_packed(mod, block, isa) for block in function.body.blocks))
 
     return rewrite.map_functions(mod, rewrite.is_ordinary, packed)
-
-
-pack_open_weights = old_function("pack_open_weights", pack_dynamic_weights)
 
 
 def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.BindingBlock:

@@ -312,17 +312,6 @@ def _stored(graph: RegionGraph, rounded: Attribute | None, expr: relax.Expr) -> 
     """The tensor to read instead of a cast one, which the kernel converts; None if it is no such
     cast: from a narrower type to float32, or from float32 to the type `rounded` of the product.
     """
-    before = _before_cast(graph, expr)
-    tensor = None if before is None else region_tensor(before)
-    if tensor is None:
-        return None
-    types = tensor.dtype, str(expr.ty.dtype)
-    widens = types[0] in WIDENED and types[1] == "float32"
-    return before if widens or types == ("float32", rounded) else None
-
-
-def _before_cast(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
-    """The tensor that is only cast to `expr`; None if there is no such tensor."""
     call, at = graph.definition(expr), graph.region_of(expr)
     if at is not None:
         region = graph.regions[at]
@@ -332,9 +321,12 @@ def _before_cast(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
     elif not is_call(call, "relax.astype"):
         return None
     assert call is not None
-    tensors = region_tensor(expr), region_tensor(call.args[0])
-    shapes = [tensor.shape for tensor in tensors if tensor is not None]
-    return call.args[0] if len(shapes) == 2 and shapes[0] == shapes[1] else None
+    before, after = region_tensor(call.args[0]), region_tensor(expr)
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    widens = before.dtype in WIDENED and after.dtype == "float32"
+    rounds = (before.dtype, after.dtype) == ("float32", rounded)
+    return call.args[0] if widens or rounds else None
 
 
 def _viewed(

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from tvm import IRModule, relax
 
 from microkernels.base.errors import Argument, CompileError
-from microkernels.base.old_names import old_arguments
 from microkernels.base.tvm_compat.relax import function_adder
 from microkernels.isa import Isa, isa_named
 from relay_passes.ir import dynamic_quantize, functions
@@ -47,7 +46,6 @@ from .match_anchors import MATCHERS, match_conversion
 from .merge_regions import Add, Merge, region_call
 
 
-@old_arguments(open_weights="dynamic_weights")
 @named_pass
 def partition(
     mod: IRModule,

@@ -31,7 +31,6 @@ from __future__ import annotations
 import msgspec
 from tvm import IRModule, ir, relax
 
-from microkernels.base.old_names import old_arguments
 from microkernels.machines.machine import Machine
 from relay_passes.ir import functions
 from relay_passes.ir.constants import bytes_of, constants_of
@@ -61,7 +60,6 @@ class Choice(msgspec.Struct, frozen=True):
     reason: str
 
 
-@old_arguments(open_weights="dynamic_weights")
 @named_pass
 def select_winograd(
     mod: IRModule, machine: Machine, fast_math: str = "default", dynamic_weights: bool = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from microkernels.base.old_names import old_arguments, old_function, old_property, with_new_names
+from microkernels.base.old_names import old_arguments, old_property, with_new_names
 
 
 @old_arguments(before="after")
@@ -51,9 +51,3 @@ def test_an_old_field_is_read_and_replaced() -> None:
         assert options.before is False
         assert replace(options, before=True) == Options(1, after=True)  # type: ignore[call-arg]
     assert [each.filename for each in caught] == [__file__] * 2
-
-
-def test_an_old_function_is_the_new_one() -> None:
-    old = old_function("double", twice)
-    with pytest.warns(DeprecationWarning, match="^double is now twice$"):
-        assert old(4) == (8, False)

@@ -13,11 +13,10 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.entries import MAIN
 from relay_passes.ir.functions import is_region_function
 from relay_passes.lower.lower_regions import select_configs
-from relay_passes.lower.weights import pack_dynamic_weights, pack_open_weights
+from relay_passes.lower.weights import pack_dynamic_weights
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition
-from relay_passes.regions.select_winograd import select_winograd
 from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import Body, module, run
 from tir_schedules.core.region import Region
@@ -171,11 +170,6 @@ def test_only_what_is_a_weight_is_packed() -> None:
 
 def test_old_names_of_weights_work_for_one_release() -> None:
     target = target_of("avx2")
-    machine = Machine.from_target(target)
     with pytest.warns(DeprecationWarning, match="^open_weights is now dynamic_weights$"):
         options = PipelineOptions(target, open_weights=True)  # type: ignore[call-arg]
         assert options.dynamic_weights and options.open_weights
-        partition(machine.isa, [], open_weights=True)
-        select_winograd(machine, open_weights=True)
-    with pytest.warns(DeprecationWarning, match="^pack_open_weights is now pack_dynamic_weights$"):
-        assert pack_open_weights(machine.isa) is not None
