@@ -261,13 +261,11 @@ def multiplied_on(isa: Isa, part: Region) -> tuple[str, str]:
 
 
 def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
-    """Types of the operands on AMX tiles: the stored types, signed or unsigned.
-
-    But int8 probabilities from -128 on are multiplied as uint8, which needs no zero point.
-    """
+    """Types of the operands on AMX tiles: the stored types, signed or unsigned."""
     if not is_integer(part):
         return multiplied(part)
     a, b = (tensor.dtype for tensor in part.inputs[:2])
+    # int8 probabilities from -128 on are multiplied as uint8, which needs no zero point.
     shifted = part is problem.product and part.attrs.get("a_zero_point") == -SHIFT
     return "uint8" if shifted else a, b
 

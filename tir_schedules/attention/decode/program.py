@@ -143,16 +143,14 @@ class Decode:
         plan.for_sets(task, both)
 
     def _add_all(self, number: Expr, slot: Expr) -> None:
-        """Adds the products with the keys of a chunk, whose number is dynamic.
-
-        Products with the past of a cache read rows that have just been copied.
-        """
+        """Adds the products with all keys of a chunk; the number of keys is dynamic."""
         plan, kr, vectors = self.plan, self.operands.kr, _CHUNK // self.plan.lanes
         start = self.start
         if "v" in plan.caches:
             base, n = self.problem.base("v", number * self.problem.group), plan.n
 
             def past(chunk: Expr) -> None:
+                # These products read rows that `read_past` has just copied.
                 self._add(number, slot, chunk * vectors, _CHUNK, 0)
 
             whole = plan.caches["v"].read_past(base, extents.as_expr(n), _CHUNK, past)
@@ -178,10 +176,7 @@ class Decode:
     def _add(
         self, number: Expr, slot: Expr, vector: Expr, steps: Index, terms: int, before: Index = 0
     ) -> None:
-        """Adds `steps` groups of keys and `terms` further keys, from a vector of keys on.
-
-        It skips the first `before` groups.
-        """
+        """Adds `steps` groups of keys and `terms` more keys, after `before` groups of a vector."""
         plan, operands, layout = self.plan, self.operands, self.problem.layouts["v"]
         kr, lanes = operands.kr, plan.lanes
         v, first = plan.place("v", number, vector)
@@ -277,16 +272,14 @@ class Decode:
                 store_vector(self.out, value, (), Columns(base + j * lanes, lanes, columns.valid))
 
     def _add_shares(self, slot: Expr, row: Expr | None) -> None:
-        """Adds the products of all chunks to those of the first chunk.
-
-        Exponentials relative to a chunk's largest score are weighted for that of the whole row.
-        """
+        """Adds the products of all chunks to those of the first chunk."""
         plan, lanes, width = self.plan, self.plan.lanes, self.sums.width
         first = slot * plan.shares
         with _rows(self.sums.rows, row) as r:
             highest = plan.whole_row(slot, r)[0] if self.deferred else None
             with I.serial(plan.shares) as share:
                 weight = None
+                # Exponentials are relative to the chunk's largest score: weight them for the row's.
                 if highest is not None:
                     own = plan.largest[plan.number(slot, share, r)]
                     weight = ex.materialise(plan.power(own - highest))

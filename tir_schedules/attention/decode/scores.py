@@ -137,14 +137,12 @@ class DecodeScores:
                 I.buffer_store(self.rows, one, [goal + i])
 
     def _by_dots(self, at: Slot, vector: Expr, valid: Index) -> None:
-        """Multiplies a vector of keys whose elements are contiguous.
-
-        For a dynamic number of keys, there is code for one key and for any number: the latter
-        multiplies all lanes, and repeats the last key.
-        """
+        """Multiplies a vector of keys whose elements are contiguous."""
         if isinstance(valid, int):
             self._multiply(at, vector, valid, range(valid))
             return
+        # One key has code of its own. The code for any number of keys multiplies all lanes, and
+        # repeats the last key.
         lanes, last = self.plan.lanes, ex.bind(valid - 1)
         with I.If(last < 1):
             with I.Then(), emission.opaque_block("key"):

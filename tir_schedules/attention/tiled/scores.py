@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from .program import AttentionEmitter
 
 _INFINITY = math.inf
+# A vector of keys: its place in the row block, and its number among all keys.
 _Place = tuple[Index, Index]
+# A vector of keys: its panel of k, the panel's width, and its place in the panel.
 _PanelPlace = tuple[Index, Index, Index]
 
 
@@ -263,11 +265,7 @@ class ScoreTiles:
     def _tile(
         self, row: Expr, r0: Index, rows: int, at: _Place, width: int, of_panel: _PanelPlace
     ) -> None:
-        """Emits the rows of a row block from `r0` on by `width` vectors of keys.
-
-        `at` is the first vector's place in the row block, and its number among all keys; `of_panel`
-        its panel of k, the panel's width, and its place in the panel.
-        """
+        """Emits `rows` rows of a row block, from `r0` on, by `width` vectors of keys."""
         kernel, start, (first, key), (panel, wide, j0) = self.kernel, self.start, at, of_panel
         with emission.opaque_block("scores"):
             init, columns = (None, None) if start is None else start.of_tile(row + r0, key)
