@@ -294,29 +294,30 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
 
 
 def _order_us(region: Region, config: DepthwiseConfig, machine: Machine) -> float:
-    """Estimated microseconds of f32 tiles in the order of `blocks`; computing hides only memory.
-
-    Rows of x come from L2 again for every row of tiles, unless L1 holds all rows that a tile needs.
-    Some channels of every pixel may have few sets of L1. From beyond L2, rows come in order only if
-    all channels of a pixel do. (Zen 5, one thread, blocks of 1 over all, estimated and measured:
-    56x56x144 0.83 0.84, 28x28x192 0.71 0.75, 14x14x480 0.71 0.45, 7x7x960 0.71 0.51; 28x28x256 and
-    14x14x512, whose pixels share sets, 1.0 1.3 and 1.0 1.5.) Threads that share the channels of a
-    pixel write lines beside each other's. So several threads take pairs of vectors one by one only
-    if L1 does not even hold what one tile reads (two threads: 14x14x480 0.6, 14x14x672 0.5, 7x7x960
-    0.5; but 28x28x144 1.2, 56x56x72 2.1).
-    """
+    """Estimated microseconds of f32 tiles in the order of `blocks`; computing hides only memory."""
     problem, threads = DepthwiseProblem.of(region), config.threads
     rows, x = problem.rows, region.inputs[0].nbytes
     channels = min(problem.channels, config.blocks * config.vectors * machine.isa.f32_lanes)
+    # Some channels of every pixel may have few sets of L1.
     sets = min(1.0, 4 * channels / math.gcd(SET_BYTES, 4 * problem.channels))
     span, passes = rows.span(config.rows), 1.0
+    # Threads that share the channels of a pixel write lines beside each other's. So several threads
+    # take pairs of vectors one by one only if L1 does not even hold what one tile reads (time of
+    # blocks of 1 over all, two threads: 14x14x480 0.6, 14x14x672 0.5, 7x7x960 0.5; but 28x28x144
+    # 1.2, 56x56x72 2.1).
     columns = problem.columns.extent if threads == 1 else problem.columns.span(config.columns)
+    # Rows of x come from L2 again for every row of tiles, unless L1 holds all rows that a tile
+    # needs.
     if 4 * channels * (span * columns + problem.taps) > machine.l1_bytes * sets:
         passes = max(1.0, span / (config.rows * rows.stride))
     us = flops_us(problem.flops, machine) + passes * x / machine.l2_rate
+    # From beyond L2, rows come in order only if all channels of a pixel do.
     if (x + region.output.nbytes) / threads > machine.l2_bytes:
         strided = 1.0 if channels == problem.channels else STRIDED * threads
         us = max(us, strided * x / machine.l3_rate(threads))
+    # Time of blocks of 1 over all, estimated and measured (Zen 5, one thread): 56x56x144 0.83 0.84,
+    # 28x28x192 0.71 0.75, 14x14x480 0.71 0.45, 7x7x960 0.71 0.51; 28x28x256 and 14x14x512, whose
+    # pixels share sets, 1.0 1.3 and 1.0 1.5.
     return us / threads
 
 

@@ -147,12 +147,9 @@ class DirectTiles(DepthwiseTiles):
             branch(tirx.all(band >= whole[0], band <= whole[-1]), at_once, one_by_one)
 
     def _dynamic_columns(self, line: Line, chunk: Expr) -> None:
-        """Emits dynamic columns: whole tiles, of which the last one may overlap the one before.
-
-        A line shorter than a tile is cut into smaller tiles. Ordinary tiles whose windows lie
-        inside of x have code of their own; all others check the columns that may lie outside.
-        """
+        """Emits dynamic columns: whole tiles, of which the last one may overlap the one before."""
         axis, most = self.problem.columns, self.config.columns
+        # A line shorter than a tile is cut into smaller tiles.
         sizes = [most] if line.rows > 1 else sorted({most, -(-most // 2), 1}, reverse=True)
         outputs = extent(axis.outputs)
         # The first column whose window reaches over the end of x.
@@ -175,6 +172,7 @@ class DirectTiles(DepthwiseTiles):
             if line.rows < self.config.rows:  # the first and the last line, or short lines
                 choose(kind, range(len(sizes)), at_edge)
                 return
+            # Tiles whose windows lie inside of x have code of their own, which checks no columns.
             within = tirx.all(first * axis.stride >= axis.before, first + size <= inside, kind <= 0)
             with I.If(within):
                 with I.Then():
@@ -276,10 +274,7 @@ class DirectTiles(DepthwiseTiles):
         valid: int,
         weights: Weights,
     ) -> None:
-        """Adds the products of one row of x, which starts at place `x`.
-
-        `taps` are (row of the tile, row of the weight, place of that row of the weight).
-        """
+        """Adds the products of one row of x, which starts at place `x`."""
         axis, lanes, channels = self.problem.columns, self.lanes, self.problem.channels
         users = axis.used_columns(strip.size)
         for offset, uses in users.items():
@@ -292,6 +287,7 @@ class DirectTiles(DepthwiseTiles):
                 exist = min(lanes, valid - j * lanes)
                 margin = strip.margins.get(offset)
                 value = bind(self._load(at + j * lanes if j else at, exist, margin))
+                # Row of the tile, row of the weight, and the place of that row of the weight.
                 for i, row, first in taps:
                     for k, tap in uses:
                         if (row, tap, j) not in weights:

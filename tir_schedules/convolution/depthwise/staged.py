@@ -272,17 +272,15 @@ class StagedTiles(DepthwiseTiles):
             )
 
     def _columns(self, rows: _Rows) -> None:
-        """Emits all columns of some rows.
-
-        A dynamic number of columns is cut into whole tiles, of which the last one may overlap the
-        one before. In a line shorter than a tile, surplus columns are not stored.
-        """
+        """Emits all columns of some rows."""
         size, outputs = self.config.columns, extent(self.problem.columns.outputs)
         if isinstance(outputs, int):
             emission.for_groups(
                 balanced(outputs, size), lambda start, size: self._tile(rows, start, size)
             )
             return
+        # All tiles are whole, and the last one may overlap the one before. In a line shorter than a
+        # tile, surplus columns are not stored.
         last = ex.materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         short = ex.materialise(tirx.Cast("int32", outputs < size))
         with I.serial(emission.ceil_div(outputs, size)) as number, emission.opaque_block("columns"):
@@ -360,15 +358,13 @@ class StagedTiles(DepthwiseTiles):
         return ex.scalar(self.start.zero_points.a, self.dtype)
 
     def _fill_margins(self) -> None:
-        """Fills the columns of the ring before and after x; the first column if there are none.
-
-        TVM moves a buffer that only a loop uses into the loop, and gives its memory to buffers used
-        after it there. But the ring is needed from one iteration to the next.
-        """
+        """Fills the columns of the ring before and after x; the first column if there are none."""
         axis = self.problem.columns
         value = ex.bind(ex.splat(self._padding(), self.block))
         before = emission.smallest(self.width, axis.before)
         after = emission.named(emission.largest(self.width - axis.before - extent(axis.extent), 0))
+        # TVM moves a buffer that only a loop uses into the loop, and gives its memory to buffers
+        # used after it there. But the ring is needed from one iteration to the next.
         if not axis.is_dynamic and axis.before <= 0 and after <= 0:
             I.buffer_store(self.stage, value, [ex.ramp(0, self.block)])
             return

@@ -345,12 +345,11 @@ def _line_cycles(
 
 
 def _step_cycles(rows: int, vectors: int, kernel: Microkernel, machine: Machine) -> float:
-    """Cycles of a step of K of a tile: the longest of its waits.
-
-    `Machine.step_cycles` adds the other waits; it was fitted to matrix products, not convolutions.
-    """
+    """Cycles of a step of K of a tile: the longest of its waits."""
     products = rows * vectors / product_rate(kernel, machine)
     loads = rows / machine.broadcast_rate + vectors / machine.load_rate
+    # `Machine.step_cycles` adds the other waits, but it was fitted to matrix products, not to
+    # convolutions.
     return max(products, machine.fma_latency, loads) + vectors / 64
 
 

@@ -346,15 +346,13 @@ class ConvLoops:
             self._band(Band(I.floordiv(task, grid.bands), plane, line, lines, scratch))
 
     def _dynamic_bands(self, task: Expr, scratch: Expr | None) -> None:
-        """Emits the bands of one thread if lines or columns are dynamic.
-
-        Threads share the lines, and cut theirs into bands: bands that have one size for any height
-        are too few to be shared evenly.
-        """
+        """Emits the bands of one thread if lines or columns are dynamic."""
         grid, most = self.layout.plan.grid, self.config.band
         height = as_expr(extent(self.windows.geometry.outputs[1]))
         of_plane = materialise(tirx.Max(height, tirx.const(1, "int32")))
         total = materialise(height * self._planes)
+        # Threads share the lines, and cut theirs into bands: bands that have one size for any
+        # height are too few to be shared evenly.
         first, count = map(materialise, share_of(total, I.floormod(task, grid.bands), grid.bands))
         before = materialise(I.floordiv(first, of_plane))
         with I.serial(emission.ceil_div(first + count, of_plane) - before) as number:

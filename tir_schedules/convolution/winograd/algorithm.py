@@ -92,11 +92,7 @@ def matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _input_transform(pairs: Sequence[float], d: Sequence[Expr]) -> list[Expr]:
-    """B^T d for points of both signs, from sums of even and of odd powers for each pair.
-
-    The polynomial of a point p of a pair is x (x + p) Q(x^2), where Q has the other pairs as roots:
-    even powers x^2 Q and odd powers p x Q. Those of 0 and of infinity have all pairs as roots.
-    """
+    """B^T d for points of both signs, from sums of even and of odd powers for each pair."""
 
     def powers(squares: Sequence[float], first: int) -> Expr:
         """The polynomial whose roots are +-s for each of `squares`, times x^first."""
@@ -104,6 +100,9 @@ def _input_transform(pairs: Sequence[float], d: Sequence[Expr]) -> list[Expr]:
         terms = [c(float(factor), d[first + 2 * at]) for at, factor in enumerate(factors)]
         return bind(functools.reduce(operator.add, terms[:-1], terms[-1]))
 
+    # The polynomial of a point p of a pair is x (x + p) Q(x^2), where Q has the other pairs as
+    # roots: even powers x^2 Q and odd powers p x Q. Those of 0 and of infinity have all pairs as
+    # roots.
     found = [powers(pairs, 0)]
     for point in pairs:
         others = [other for other in pairs if other != point]

@@ -269,15 +269,12 @@ def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float
 def _weight_cycles(
     size: float, products: float, machine: Machine, grid: tuple[int, int], far: bool, near: bool
 ) -> float:
-    """Cycles of reading `size` bytes of weights that `products` cycles of products do not hide.
-
-    `grid` is the number of threads, and the number that read different parts of the weight. Threads
-    that read one part do so at about the same time, so all but the first find it in L3.
-    """
+    """Cycles of reading `size` bytes of weights that `products` cycles of products do not hide."""
     if near:
         return 0.0
-    threads, readers = grid
+    threads, readers = grid  # all threads, and those that read different parts of the weight
     us = size / machine.l3_rate(threads)
+    # Threads that read one part do so at about the same time, so all but the first find it in L3.
     if far:
         us = max(us, size / machine.memory_rate(min(threads, ALIKE * readers)))
     cycles = us * machine.cycles_per_us

@@ -154,10 +154,7 @@ class WinogradStages:
             yield TileBlock(*_piece(self.blocks, number), number)
 
     def _panels(self, v: Expr, m: Expr, member: Expr, block: TileBlock) -> None:
-        """Emits stages 2 and 3 for one thread's panels, from the starts `v` and `m` on.
-
-        There is code for each width of a panel and, if sizes are static, for each size of a block.
-        """
+        """Emits stages 2 and 3 for one thread's panels, from the starts `v` and `m` on."""
         share = part_of(sum(group.count for group in self.panels), self.members, member)
         with I.serial(*share) as panel, emission.opaque_block("panel"):
             start, width = _piece(self.panels, panel)
@@ -186,14 +183,12 @@ class WinogradStages:
             loops.emit(tirx.const(0, "int32"), tiles, product.first, product.width)
 
     def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
-        """Emits the products of one panel with a dynamic number of tiles.
-
-        Surplus tiles have a place in V and M, so a tail needs no code for its exact height. The
-        loops of a matrix product with dynamic rows do have that code and choose it anew in each
-        product: with them, 32 channels take 5% to 14% longer, and the kernel takes 1.5 to 3.5 times
-        as long to compile (Zen 4).
-        """
+        """Emits the products of one panel with a dynamic number of tiles."""
         rows = self.config.rows
+        # Surplus tiles have a place in V and M, so a tail needs no code for its exact height. The
+        # loops of a matrix product with dynamic rows do have that code and choose it anew in each
+        # product: with them, 32 channels take 5% to 14% longer, and the kernel takes 1.5 to 3.5
+        # times as long to compile (Zen 4).
         sizes = emission.quarters(rows)[:-1]
         most = sizes[-1] if sizes else 0  # rows of the largest tail
         whole = materialise(I.floordiv(tiles + (rows - 1 - most), rows))

@@ -311,12 +311,10 @@ class InputTransform:
                 I.buffer_store(self.v, value, [ex.ramp(place, self.lanes)])
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> tuple[Expr, list[Expr]]:
-        """An index of x that exists, and the conditions for it to be the tile's position.
-
-        At an edge the position may lie outside of x.
-        """
+        """An index of x that exists, and the conditions for it to be the tile's position."""
         position = start + offset * self.problem.geometry.dilation[axis]
         last = extent(self.problem.geometry.extents[axis]) - 1
+        # At an edge the position may lie outside of x.
         conditions = self._inside(axis, start, offset) if edge else []
         if conditions:
             position = bind(tirx.Max(tirx.Min(position, last), 0))
