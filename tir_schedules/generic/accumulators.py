@@ -245,11 +245,7 @@ def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
 def _rows(
     nest: Nest, inner: Axis, shared: Axis | None, row: Expr, rows: int, chains: int, lanes: int
 ) -> tirx.Stmt:
-    """A few rows, each reduced to one element in `chains` registers and narrower ones.
-
-    If the row is dynamic, one of the registers takes the remaining vectors, and a register of a
-    single lane takes the last elements.
-    """
+    """A few rows, each reduced to one element in `chains` registers and narrower ones."""
     wide, known = chains * lanes, inner.end is None
     steps, rest = divmod(inner.extent, wide)
     tail = loops.pieces(rest, lanes) if known else [(0, 1)]
@@ -282,6 +278,7 @@ def _rows(
     every, passes = [(chain, chain * lanes) for chain in range(chains)], list[tirx.Stmt]()
     if not known:
         whole, vectors = (tirx.FloorDiv(inner.stated, int64(size)) for size in (wide, lanes))
+        # The first register takes the remaining vectors, a register of one lane the last elements.
         begun, end = whole * int64(chains), vectors * int64(lanes)
         step, vector, last = (tirx.Var("step", "int64") for _ in range(3))
         passes += [

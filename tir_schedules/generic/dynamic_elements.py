@@ -164,10 +164,7 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
 
 
 def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
-    """A loop over all elements; one in vectors for memory beyond L2, if the size is large enough.
-
-    See `far_lanes`.
-    """
+    """A loop over all elements; in vectors, for memory beyond L2, if the size is large enough."""
     (axis,) = nest.spatial
     steps = [
         None if loads_of(load.indices[0]) else nest.step_along(load.indices[0], axis)
@@ -188,10 +185,7 @@ def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
 
 
 def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
-    """Loads of every second, third or fourth element along a row of vectors, if there are any.
-
-    LLVM gathers these elements, because a last vector could read beyond the last element.
-    """
+    """Loads with a step in `STEPS` along a row of vectors; empty if they cannot be staged."""
     if nest.lets or nest.has_choices or reads_of(nest, *(own.buffer for own in nest.stores)):
         return []
     if any(nest.step_along(store.indices[0], axis) != 1 for store in nest.stores):
@@ -201,6 +195,7 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
         step = None if loads_of(load.indices[0]) else nest.step_along(load.indices[0], axis)
         if step not in (0, 1, *STEPS) or (step in STEPS and str(load.ty.dtype) == "bool"):
             return []
+        # LLVM would gather these elements, because a last vector could read beyond the last one.
         found += [load] if step in STEPS else []
     return expressions.distinct(found)
 
@@ -208,16 +203,14 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
 def _strided_row(
     nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int, when: Expr | None = None
 ) -> tirx.Stmt:
-    """A loop over vectors, the last of which ends with the row; over elements if the row is short.
-
-    If `when` is given, it decides instead of the row's length; it must be false for a short row.
-    """
+    """A loop over vectors, the last of which ends with the row; over elements of a short row."""
     start = tirx.Var("start", "int64")
     vector = Axis.new(tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)), "vector")
     first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
     body = loops.sequence([tirx.Bind(start, first), staged_stores(nest, axis, start, lanes, loads)])
     wide = loops.over_axes([vector], body)
     single = loops.over_axes([axis], store_statement(nest, nest.stores, {}))
+    # `when` replaces the check of the row's length, so it must be false for a short row.
     wide_enough = axis.stated >= int64(lanes) if when is None else when
     return tirx.IfThenElse(wide_enough, wide, single)
 
@@ -274,13 +267,11 @@ def _without(nest: Nest, period: _Period, quotient: Expr, rest: Expr) -> Nest:
 
 
 def _whole_periods(piece: Piece, period: _Period) -> tuple[Expr, Expr] | None:
-    """The length and the number of periods, if the piece consists of whole periods.
-
-    A length of max(n, 1) counts as n: if n is 0, the periods are empty.
-    """
+    """The length and the number of periods; None unless the piece consists of whole periods."""
     end, length = piece.end, period.divisor
     if const_int(piece.first) != 0 or const_int(period.base) != 0 or not isinstance(end, tirx.Mul):
         return None
+    # A length of max(n, 1) counts as n: if n is 0, the periods are empty.
     if isinstance(length, tirx.Max) and const_int(length.b) == 1:
         length = length.a
     analyzer = piece.nest.analyzer()

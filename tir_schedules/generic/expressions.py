@@ -268,11 +268,10 @@ def _arithmetic(node: BinaryOpExpr | CmpExpr) -> Expr:
 
 
 def _negation(node: tirx.Not) -> Expr:
-    """Not as Select: TVM would invert a comparison inside, which is wrong for a NaN.
-
-    A load may become a comparison later, when nests are merged.
-    """
+    """Not as Select if it negates a comparison of floats or a load; else unchanged."""
     inner = node.a
+    # TVM would invert a comparison inside of Not, which is wrong for a NaN. A load may become a
+    # comparison later, when nests are merged.
     compared = isinstance(inner, _COMPARISONS) and ieee.is_float(inner.a)
     if not compared and not isinstance(inner, TensorLoad):
         return node

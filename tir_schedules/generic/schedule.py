@@ -177,10 +177,7 @@ def _item_of(buffer: tirx.Var) -> tirx.Var:
 def _nest_of_item(
     nest: Nest, places: Mapping[Expr, tirx.Var], items: Mapping[tirx.Var, tirx.Var]
 ) -> Nest:
-    """The nest for one index of every dynamic size, named by `places`, on buffers of items.
-
-    The index may be used as a number, or for static sizes; dynamic sizes must be indexed by it.
-    """
+    """The nest for one index of every dynamic size, named by `places`, on buffers of items."""
     own: dict[tirx.Var, Expr] = {}
     for axis in nest.axes():
         if axis.end is None:
@@ -191,6 +188,7 @@ def _nest_of_item(
         own[axis.var] = place
 
     moved = nest.substituted(own)
+    # The index may be used as a number, or for static sizes; dynamic sizes must be indexed by it.
     accesses = [(load.source, load.indices) for load in moved.reads()]
     accesses += [(store.buffer, store.indices) for store in moved.results]
     for buffer, indices in accesses:

@@ -55,10 +55,7 @@ def lower_math(tree: Tree) -> Tree:
 
 
 def _paired(pair: BinaryOpExpr | CmpExpr) -> Expr:
-    """A remainder of floats as arithmetic; a comparison, maximum or minimum of booleans on bytes.
-
-    Other operations are returned unchanged.
-    """
+    """A remainder of floats as arithmetic, an operation of booleans on bytes; others unchanged."""
     if isinstance(pair, tirx.Mod):
         element = ex.element_of(pair)
         return _computed("fmod", element, (pair.a, pair.b)) if element in _SINGLE else pair
@@ -68,11 +65,9 @@ def _paired(pair: BinaryOpExpr | CmpExpr) -> Expr:
 
 
 def _converted(conversion: tirx.Cast) -> Expr:
-    """A cast between bfloat16 and f32 or float16, on bits; another cast is returned unchanged.
-
-    TVM computes bfloat16 in f32, so a computed value has no bits to read.
-    """
+    """A cast between bfloat16 and f32 or float16, on bits; another cast is returned unchanged."""
     source, target = ex.element_of(conversion.value), ex.element_of(conversion)
+    # TVM computes bfloat16 in f32, so a computed value has no bits to read.
     if (source, target) == ("bfloat16", "float32") and not _is_computed(conversion.value):
         return bfloat16.widen(bfloat16.bits_of(conversion.value))
     if target == "bfloat16" and source in ("float32", "float16"):
@@ -119,10 +114,7 @@ def _computed(name: str, element: str, arguments: Iterable[Expr]) -> Expr:
 
 
 def _power(call: Call) -> Expr:
-    """A constant power by multiplications and roots; else the call.
-
-    The root of -inf is a NaN, and the root of -0 is -0; both powers are positive.
-    """
+    """A constant power by multiplications and roots; else the call."""
     base, exponent = call.args
     if not isinstance(exponent, tirx.FloatImm | tirx.IntImm) or not isinstance(base, tirx.Expr):
         return call
@@ -133,6 +125,7 @@ def _power(call: Call) -> Expr:
         return call
     variable = tirx.Var("base", str(base.ty.dtype))
     squared = variable * variable
+    # The root of -inf is a NaN, and the root of -0 is -0, but powers of -inf and -0 are positive.
     infinite = tirx.EQ(variable, ex.like(-math.inf, variable))
 
     def root() -> Expr:
@@ -162,9 +155,10 @@ def ascending(tree: Tree) -> Tree:
 
 
 def _upward(node: tirx.FloorDiv | tirx.FloorMod) -> Expr:
-    """For q, k = divmod(-1 - c, n): (c - e) // n = -1 - q - (e + k) // n, and
+    """A division of c - e, which counts down, as a division of e + k, which counts up.
 
-    (c - e) % n = n - 1 - (e + k) % n.
+        (c - e) // n    ->    -1 - q - (e + k) // n
+        (c - e) % n     ->    n - 1 - (e + k) % n        where q, k = divmod(-1 - c, n)
     """
     terms, size = _counting_down(node.a), const_int(node.b)
     if terms is None or size is None or size <= 0:

@@ -364,17 +364,15 @@ class _Writer:
         return vectors_and_rest(piece.first, _size_of(piece), self.lanes, wide, at)
 
     def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
-        """Runs `some` for each place of a piece; it may run twice for some places.
-
-        The last vector ends with the piece. A piece shorter than a vector takes a smaller vector if
-        its size is static, else it goes place by place.
-        """
+        """Runs `some` for each place of a piece; it may run twice for some places."""
         size = _size_of(piece)
         known = const_int(size)
         width = self.lanes
+        # A piece shorter than a vector takes a smaller vector if its size is static.
         while known is not None and width > max(known, 1):
             width //= 2
         vector, single = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
+        # The last vector ends with the piece, so it may overlap the one before.
         last = some(piece.first + size - int64(width), width)
         whole, rest = tirx.floordiv(size, int64(width)), tirx.floormod(size, int64(width))
         wide = loop(vector, whole, some(piece.first + vector * int64(width), width))
