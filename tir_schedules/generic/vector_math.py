@@ -158,7 +158,9 @@ def _upward(node: tirx.FloorDiv | tirx.FloorMod) -> Expr:
     """A division of c - e, which counts down, as a division of e + k, which counts up.
 
         (c - e) // n    ->    -1 - q - (e + k) // n
-        (c - e) % n     ->    n - 1 - (e + k) % n        where q, k = divmod(-1 - c, n)
+        (c - e) % n     ->    n - 1 - (e + k) % n
+
+    with q, k = divmod(-1 - c, n).
     """
     terms, size = _counting_down(node.a), const_int(node.b)
     if terms is None or size is None or size <= 0:
