@@ -129,12 +129,13 @@ _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsq
 
 
 def _divide(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Division as ONNX defines it: towards zero for integers (the reference rounds down)."""
+    """Divides as ONNX defines it; integers are rounded towards zero."""
     if not np.issubdtype(left.dtype, np.integer):
         with np.errstate(all="ignore"):
             return np.divide(left, right)
     if not np.all(right):
         raise ZeroDivisionError("integer division by zero")
+    # ONNX's reference implementation rounds down.
     quotient = np.abs(left) // np.abs(right)
     return (quotient * (np.sign(left) * np.sign(right))).astype(left.dtype)
 
@@ -236,11 +237,9 @@ def computed(op_type: str, *inputs: Expr, **attrs: Any) -> Expr:
 
 
 def _is_weight(array: np.ndarray) -> bool:
-    """Whether a quantised constant is a weight of a product, and not a bias, a scalar or a vector.
-
-    Dequantized weights are not folded, even of one row or column: the low-precision passes need the
-    integers.
-    """
+    """Whether a quantised constant is a weight of a product, not a bias, a scalar or a vector."""
+    # Dequantized weights are not folded, even of one row or column: the low-precision passes need
+    # the integers.
     return array.dtype.itemsize < 4 and array.ndim > 1 and array.size > 1
 
 

@@ -35,10 +35,7 @@ _WIDENED = (
 
 
 def _widening(name: str, own: Converter | None) -> Converter:
-    """A converter that computes narrow floats in float32 and rounds the result.
-
-    It wraps the own converter, or TVM's if there is none.
-    """
+    """Wraps our converter, or else TVM's, to compute narrow floats in float32 and round results."""
 
     def convert(node: Any, importer: Any) -> Any:
         def plain(node: Any) -> Any:

@@ -133,10 +133,7 @@ def _variance_and_mean(
 def _embedding_bag(
     weight: Any, indices: Any, offsets: Any, *given: Any
 ) -> tuple[Any, None, None, None]:
-    """The sum, mean (mode 1) or maximum (mode 2) of the rows in each bag; 0 for an empty bag.
-
-    The other results only serve torch's backward pass: a program that reads one is refused.
-    """
+    """The sum, mean (mode 1) or maximum (mode 2) of the rows in each bag; 0 for an empty bag."""
     # scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx.
     missing = (False, 0, False, None, False, -1)[len(given) :]
     _, mode, _, per_sample_weights, include_last_offset, padding_idx = given + missing
@@ -159,11 +156,12 @@ def _embedding_bag(
         result = result.index_add(0, bags, torch.where(kept, rows, 0.0))
         if mode == 1:
             result = result / sizes.clamp(min=1).unsqueeze(-1)
+    # The other results only serve torch's backward pass: a program that reads one is refused.
     return result, None, None, None
 
 
 def _trilinear(*given: Any) -> Any:
-    """Sum of products of three tensors; given: their expanded axes, summed axes, unroll axis."""
+    """Sum of products of three tensors, by their expanded axes, summed axes and an unroll axis."""
     parts = []
     for part, axes in zip(given[:3], given[3:6], strict=True):
         for axis in sorted(axes):
@@ -180,18 +178,15 @@ def _remainder_of_number(number: Any, x: Any) -> Any:
 def _half_attention(decompose: Callable[..., Any]) -> Callable[..., Any]:
     """Decomposes attention of float16 into operators of float16.
 
-        aten._scaled_dot_product_flash_attention_for_cpu(q: float16, k: float16, v: float16)
-            ->  aten.bmm, aten.add, aten._softmax, aten.bmm, all of float16
-
-    torch decomposes attention of float32 this way, but puts casts to float32 and back around other
-    types, which no pass could tell from a user's casts. Products of float16 are computed in float32
-    (`relay_passes.bfloat16.widening`), so no precision is lost.
-
-    While torch decomposes an attention of float16, its global switch for reductions in narrow types
-    is set, for all threads.
+    aten._scaled_dot_product_flash_attention_for_cpu(q: float16, k: float16, v: float16)
+        ->  aten.bmm, aten.add, aten._softmax, aten.bmm, all of float16
     """
 
     def decomposed(query: Any, *args: Any, **options: Any) -> Any:
+        # torch decomposes attention of float32 this way, but puts casts to float32 and back around
+        # other types, which no pass could tell from a user's casts. Products of float16 are
+        # computed in float32 (`relay_passes.bfloat16.widening`), so no precision is lost.
+        # The switch is global: it is set for all threads while torch decomposes.
         before = cuda.fp16_bf16_reduction_math_sdp_allowed()
         cuda.allow_fp16_bf16_reduction_math_sdp(before or query.dtype == torch.float16)
         try:

@@ -33,7 +33,7 @@ _NARROW = ("float16", "bfloat16")
 
 
 class _Kind(NamedTuple):
-    """A kind of layer: the order of torch's gates in ONNX, and ONNX's activations."""
+    """A kind of layer, with the order of torch's gates in ONNX, and ONNX's activations."""
 
     cell: str
     gates: tuple[int, ...]

@@ -243,7 +243,7 @@ def bucketize(node: Any, importer: Any) -> Expr:
 
 
 def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) -> Expr:
-    """The number of elements in a row that are less than a value; `right`: or equal to it."""
+    """The number of elements in a row that are less than a value, or equal to it if `right`."""
     dtype = type_name(node.meta["val"].dtype)
     kinds = {str(each.ty.dtype) for each in (lines, values)}
     width = {kind: 2 if kind == "bfloat16" else np.dtype(kind).itemsize for kind in kinds}

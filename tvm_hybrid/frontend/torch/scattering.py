@@ -75,7 +75,7 @@ def index_copy(node: Any, importer: Any) -> Any:
 
 
 def _is_consecutive(index: Any) -> bool:
-    """Whether indices are known to be consecutive: a single index, or `arange(n) + start`."""
+    """Whether indices are known to be consecutive, as a single index or `arange(n) + start`."""
     if _same(index.meta["val"].numel(), 1):
         return True
     if index.target is aten.add.Tensor:
@@ -227,7 +227,7 @@ def _in_front(x: Any, axes: Sequence[int]) -> tuple[Any, list[int]]:
 
 
 def _put_by_mask(x: Any, first: int, mask: Any, values: Any, accumulate: bool) -> Any:
-    """Puts values where a mask over adjacent axes is true: one for all, or one per position."""
+    """Puts one value, or one per position, where a mask over adjacent axes is true."""
     mask, count = mask.to(torch.bool), mask.dim()
     after = x.dim() - first - count
     kept = values.dim() - after

@@ -268,7 +268,8 @@ class Inference:
         return types
 
     def _key(self, node: onnx.NodeProto) -> Hashable:
-        """A cache key of all that decides the output types: layers of a model repeat."""
+        """A cache key of everything that decides the node's output types."""
+        # A cache pays because layers of a model repeat.
         found: list[Hashable] = [node.op_type, *map(bool, node.output)]
         found += (item.SerializeToString() for item in node.attribute)
         for name in node.input:

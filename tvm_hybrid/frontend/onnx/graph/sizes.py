@@ -149,10 +149,8 @@ def _without_whole(quotient: tirx.FloorDiv) -> Expr:
 
 
 def _without_remainders(size: Expr) -> Expr | None:
-    """Writes a size with quotients in place of remainders; None if that leaves a subtraction.
-
-    Quotients are variables meanwhile, as TVM turns differences with quotients into remainders.
-    """
+    """Writes a size with quotients in place of remainders; None if that leaves a subtraction."""
+    # Quotients are variables meanwhile, as TVM turns differences with quotients into remainders.
     quotients: list[tuple[tirx.Var, Expr]] = []  # inner quotients come before outer ones
     remainders: list[Expr] = []
     less: list[Expr] = []

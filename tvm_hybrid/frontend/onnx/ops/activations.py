@@ -29,7 +29,7 @@ operator("Softsign")(lambda x: x / (relax.op.abs(x) + ex.number(x, 1)))
 
 @operator("PRelu")
 def _prelu(x: Expr, slope: Expr) -> Expr:
-    """PRelu: one slope per element along an axis, else a select between two products."""
+    """PRelu by one slope per element along an axis, else by a select between two products."""
     sizes, rank = dims_of(slope), ex.rank_of(x)
     axes = [axis for axis, size in enumerate(sizes) if getattr(size, "value", 0) != 1]
     if len(axes) < 2:
@@ -48,15 +48,13 @@ def _gelu(x: Expr, *, approximate: str = "none") -> Expr:
 
 @operator("Mish")
 def _mish(x: Expr) -> Expr:
-    """x * tanh(log(1 + e)), e = exp(x), in float32 with one exponential.
-
-    With w = e * (e + 2), tanh(log(1 + e)) = w / (w + 2), which keeps small results accurate. From
-    x = 20 on the factor is 1 in float32 (2 / w is below 2^-24 from x = 9 on).
-    """
+    """x * tanh(log(1 + e)), e = exp(x), in float32 with one exponential."""
     if ex.dtype_of(x) != "float32":
         return x * relax.op.tanh(relax.op.nn.softplus(x))
     two = ex.number(x, 2)
+    # From x = 20 on the factor of x is 1 in float32 (2 / w is below 2^-24 from x = 9 on).
     e = relax.op.exp(relax.op.minimum(x, ex.number(x, _MISH_END)))
+    # tanh(log(1 + e)) = w / (w + 2), which keeps small results accurate.
     w = e * (e + two)
     return x * (w / (w + two))
 
@@ -140,7 +138,7 @@ def _along_axis(x: Expr, *, made: Callable[[Expr, int], Expr], **attrs: Any) -> 
 
 
 def _hardmax(x: Expr, axis: int) -> Expr:
-    """argmax(x, 1): [n, 1] == arange(m); the first of equal elements is chosen."""
+    """Hardmax as `argmax(x, axis) == arange(n)`, which chooses the first of equal elements."""
     dims = dims_of(x)
     axis %= len(dims)
     first = ex.cast(relax.op.argmax(x, axis, keepdims=True), "int32")

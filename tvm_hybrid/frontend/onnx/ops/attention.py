@@ -267,13 +267,11 @@ def _heads(values: Sequence[Expr], attrs: Attrs) -> Sequence[Expr]:
 
 
 def _within(lengths: Expr, queries: Size, keys: Size, behind: int, ahead: int) -> list[Expr]:
-    """Masks [batch, 1, queries or 1, keys] of the keys that a cache holds and the window shows.
-
-    The last query is the last token of its sequence.
-    """
+    """Masks [batch, 1, queries or 1, keys] of the keys that a cache holds and the window shows."""
     count = ex.cast(lengths, "int64")
     places = viewed(counted(keys), 1, 1, 1, keys)
     rows = viewed(counted(queries, 1), 1, 1, queries, 1)
+    # The last query is the last token of its sequence.
     first = apply("Add", apply("Sub", count, vector_of(queries)), rows)  # position after each query
     seen = [apply("Less", places, count)] if ahead else []
     if ahead >= 0:
@@ -328,10 +326,7 @@ def _contrib_rotary_embedding(x: Expr, positions: Expr, cos: Expr, sin: Expr, **
 
 @operator("RotaryEmbedding")
 def _rotary_embedding(x: Expr, cos: Expr, sin: Expr, positions: Expr, **attrs: Any) -> Expr:
-    """RotaryEmbedding of opset 23; each token has a position, or its own cosines and sines.
-
-    x is [batch, length, heads * size] or [batch, heads, length, size].
-    """
+    """RotaryEmbedding of opset 23; each token has a position, or its own cosines and sines."""
     if positions is None:
         expect_shape("cos_cache", cos, *_tokens(x), plain_dims(cos)[-1])
     rotation = [cos, sin] if positions is None else gathered(positions, [cos, sin])
@@ -339,6 +334,7 @@ def _rotary_embedding(x: Expr, cos: Expr, sin: Expr, positions: Expr, **attrs: A
     if rotated and rotated != 2 * columns:
         raise ValueError(f"caches of {columns} columns do not rotate {rotated} elements")
     interleaved = bool(attrs.get("interleaved"))
+    # x is [batch, heads, length, size], or else [batch, length, heads * size].
     if ex.rank_of(x) == 4:
         return rotate(x, rotation, interleaved, heads_axis=1)
     heads, shape = attrs.get("num_heads", 0), plain_dims(x)

@@ -156,34 +156,30 @@ def _of_projection(projected: Expr, mask: Expr, past: Expr, bias: Expr, attrs: A
 
 
 def _masks(mask: Expr, bias: Expr, attrs: Attrs, q: Expr, k: Expr, before: Size) -> list[Expr]:
-    """The masks that are added to the scores.
-
-    By its documentation, the attribute `unidirectional` lets a token see only earlier tokens. The
-    details here follow ONNX Runtime's CPU kernel (PrepareMask):
-
-    - Query i sees the keys j <= i + `before`: the diagonal begins after the past, even if there
-      are more keys than queries (MultiHeadAttention with keys of another length).
-    - The last query sees all keys. With as many new keys as queries it does so anyhow. A single
-      query of a decoder, to which all keys so far are given as new keys, needs it.
-    - For a later key, the lowest float32 number replaces the padding mask. A query whose keys all
-      have numbers as low (by `mask_filter_value` or `attention_bias`) sees later keys, too.
-
-    If all other numbers are far higher, -inf has the effect of the lowest number, and is faster.
-    """
+    """The masks that are added to the scores."""
     batch, _, queries, _ = plain_dims(q)
     keys, hidden = plain_dims(k)[2], attrs.get("mask_filter_value", HIDDEN)
     padding = [] if mask is None else [_padding(mask, batch, queries, keys, hidden)]
     biases = [] if bias is None else [bias]
     sees_all = isinstance(before, int) and isinstance(keys, int) and before >= keys - 1
+    # By its documentation, the attribute `unidirectional` lets a token see only earlier tokens. The
+    # details follow ONNX Runtime's CPU kernel (PrepareMask). The last query sees all keys. A single
+    # query of a decoder, to which all keys so far are given as new keys, needs it.
     if not attrs.get("unidirectional") or queries == 1 or sees_all:
         return [*padding, *biases]
+    # Query i sees the keys j <= i + `before`: the diagonal begins after the past, even if there are
+    # more keys than queries (MultiHeadAttention with keys of another length).
     if holds(index(0) + queries + before >= keys):
+        # With as many new keys as queries, the last query sees all keys anyhow.
         (causal,) = attention.keys_up_to(queries, keys, before)
     else:
         others = attention.keys_up_to(plus(queries, -1), keys, before)
         causal = apply("Concat", *others, attention.filled(0.0, 1, keys), axis=0)
+    # If all other numbers are far higher, -inf has the effect of the lowest number, and is faster.
     if not biases and (not padding or hidden >= _FAR):
         return [*padding, causal]
+    # For a later key, the lowest float32 number replaces the padding mask. A query whose keys all
+    # have numbers as low (by `mask_filter_value` or `attention_bias`) sees later keys, too.
     zero, lowest = (ex.literal(np.array(each, np.float32)) for each in (0.0, _LOWEST))
     return [apply("Where", apply("Less", causal, zero), lowest, *(padding or [zero])), *biases]
 
@@ -399,11 +395,7 @@ def _cache_of(past_key: Expr, lengths: Expr, keys: Expr, batch: Size, length: Si
 
 
 def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]:
-    """The keys or values that queries may see, and those that are returned.
-
-    If positions are not known, a kernel writes the new keys after each sequence's past:
-    out[b, h, j] = new[b, h, j - before[b]] if there is such a row, else past[b, h, j].
-    """
+    """The keys or values that queries may see, and those that are returned."""
     batch, heads, _, size = plain_dims(new)
     if past is not None:
         expect_shape("the past", past, batch, heads, cache.past, size)
@@ -419,6 +411,8 @@ def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]
         for axis in (0, 1, 3):
             check_equal(sizes[axis], dims_of(each)[axis])
 
+    # If positions are not known, a kernel writes the new keys after each sequence's past:
+    # out[b, h, j] = new[b, h, j - before[b]] if there is such a row, else past[b, h, j].
     def element(at: Place, new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> Expr:
         b, h, j, d = at
         place = j - before[b, 0]

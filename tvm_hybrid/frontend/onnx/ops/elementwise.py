@@ -56,11 +56,10 @@ _NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
 def _unchanged(name: str, left: Expr, right: Expr) -> Expr | None:
     """The operand that arithmetic with a neutral constant leaves unchanged; None if there is none.
 
-        Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    x
-
-    Exporters leave such nodes behind; without them formulas such as x * sigmoid(1 * x) are
-    recognised. A constant that would broadcast x does not count.
+    Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    x
     """
+    # Exporters leave such nodes behind; without them formulas such as x * sigmoid(1 * x) are
+    # recognised.
     pairs = [(left, right), (right, left)] if name in ("Mul", "Add") else [(left, right)]
     for value, other in pairs if name in _NEUTRAL else ():
         array, shape = ex.constant(other), ex.static_dims(value)
@@ -69,6 +68,7 @@ def _unchanged(name: str, left: Expr, right: Expr) -> Expr | None:
         is_neutral = array.item(0) == _NEUTRAL[name] and np.all(array == _NEUTRAL[name])
         if not is_neutral or ex.dtype_of(value) != ex.dtype_of(other) or array.ndim > len(shape):
             continue
+        # A constant that would broadcast x does not count.
         aligned = zip(array.shape, shape[len(shape) - array.ndim :], strict=True)
         if all(one in (1, full) for one, full in aligned):
             return value
@@ -87,7 +87,7 @@ def _divide(x: Expr, divisor: Expr) -> Expr:
 def _dropout(
     x: Expr, ratio: Expr, training: Expr, *, node_opset: int, node_outputs: Sequence[str]
 ) -> Any:
-    """Dropout in inference: the input, and a mask that keeps every element."""
+    """Dropout in inference as its input and a mask that keeps every element."""
     share, flag = ex.constant(ratio), ex.constant(training)
     trains = training is not None and (flag is None or flag.any())
     if trains and (share is None or share.any()):

@@ -34,7 +34,7 @@ Size = int | Expr
 
 @operator("DFT")
 def _dft(x: Expr, asked: Expr, axis: Expr, *, node_opset: int, **attrs: Any) -> Expr:
-    """DFT: a product along one axis, which is moved next to the parts of the complex numbers."""
+    """DFT as a product along one axis, which is moved next to the parts of the complex numbers."""
     shape = plain_dims(x)
     rank, parts = len(shape), _parts(shape[-1])
     axis = _whole(axis, "axis", -2 if node_opset >= AXIS_BY_INPUT else 1)
@@ -63,7 +63,7 @@ def _dft(x: Expr, asked: Expr, axis: Expr, *, node_opset: int, **attrs: Any) -> 
 def _stft(
     x: Expr, frame_step: Expr, window: Expr, frame_length: Expr, *, onesided: int = 1
 ) -> Expr:
-    """STFT: splits the signal into frames; each is multiplied by the window and transformed."""
+    """Splits the signal into frames, multiplies each by the window and transforms it."""
     batch, samples, *last = plain_dims(x)
     parts = _parts(*last) if last else 1
     if not last:  # PyTorch exports real signals without the last axis
@@ -88,7 +88,7 @@ def _stft(
 
 
 def _parts(size: Size) -> int:
-    """Parts of a signal's element: 1 for real numbers, 2 for complex ones."""
+    """Parts of a signal's element, 1 if real and 2 if complex; ValueError if they are dynamic."""
     if not isinstance(size, int):
         raise ValueError("whether its signal is complex must be known")
     return size
@@ -155,7 +155,7 @@ class Form:
 
 
 def _transformed(form: Form, signal: Expr, window: np.ndarray | None = None) -> Expr:
-    """Multiplies a signal [..., read, parts] by one or two tables: [..., made, parts]."""
+    """Multiplies a signal [..., read, parts] by one or two tables to [..., made, parts]."""
     *others, read, parts = plain_dims(signal)
     dtype, made, made_parts = ex.dtype_of(signal), form.made, form.made_parts
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
@@ -192,7 +192,7 @@ def _check_size(numbers: Size, dtype: str) -> None:
 
 
 def _known_table(form: Form, read: int) -> np.ndarray:
-    """Factors from each part of an input to each part of a result: [read, parts, made, parts]."""
+    """Factors [read, parts, made, parts] from each part of an input to each part of a result."""
     assert isinstance(form.length, int)
     factors = roots(read, form.made, form.length, form.inverse)
     factors = factors / (form.length if form.inverse else 1)
@@ -206,16 +206,13 @@ def _known_table(form: Form, read: int) -> np.ndarray:
 
 
 def _weights(read: int, length: int) -> np.ndarray:
-    """How often an element of half a spectrum is in the whole: 2, or 1 if it is its own mirror."""
+    """Weights of the elements of half a spectrum, 1 for one that is its own mirror, else 2."""
     place = np.arange(read)
     return np.where((place == 0) | (2 * place == length), 1, 2)
 
 
 def _table(form: Form, read: Size, dtype: str) -> Expr:
-    """Computes a table of dynamic size at run time, [read * parts, made * made_parts].
-
-    Each power of the root is computed in float64 and rounded once.
-    """
+    """Computes a table of dynamic size at run time, [read * parts, made * made_parts]."""
     parts, made_parts, length = form.parts, form.made_parts, index(form.length)
     read, made = index(read), index(form.made)
     check(length > index(0), "a transform of no elements")
@@ -223,6 +220,7 @@ def _table(form: Form, read: Size, dtype: str) -> Expr:
     def root(place: Place, length: Expr) -> Expr:
         """The cosine or sine of a power's angle, times the factor of the inverse."""
         (power, part), whole = place, tirx.Cast("float64", length)
+        # Each power of the root is computed in float64 and rounded once.
         angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
         value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
         return tirx.Cast(dtype, value / whole if form.inverse else value)

@@ -285,15 +285,13 @@ def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
 
 
 def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
-    """Whether a slice of a constant may be assumed to lie inside: its end is a size of the inputs.
-
-    The program refuses inputs for which the slice would not lie inside.
-    """
+    """Whether a constant's slice up to a size of the inputs may be assumed to lie inside."""
     dynamic = current_sizes()
     if isinstance(end, int) or not isinstance(extent, tirx.IntImm):
         return False
     if not (holds(index(start) >= 0) and holds(end - index(start) >= 0)):
         return False
+    # The program refuses inputs for which the slice would not lie inside.
     if not holds(end <= extent):
         if not dynamic.limit(end, int(extent)):
             return False
@@ -344,11 +342,8 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
 def _one_hot(indices: Expr, depth: Expr, values: Expr, *, axis: int = -1) -> Expr:
     """OneHot: compares the indices with all classes.
 
-        OneHot(indices, depth, [off, on], axis)
-            ->  where(expand_dims(indices, axis) == [0, 1, ..., depth - 1], on, off)
-
-    Negative indices count from the end; an index outside equals no class. The depth may follow from
-    sizes, or depend on data. All sizes may be dynamic.
+    OneHot(indices, depth, [off, on], axis)
+        ->  where(expand_dims(indices, axis) == [0, 1, ..., depth - 1], on, off)
     """
     known = ex.constant(depth)
     if known is not None and (known.size != 1 or not 0 <= known.item() <= MAX_DEPTH):
@@ -358,8 +353,10 @@ def _one_hot(indices: Expr, depth: Expr, values: Expr, *, axis: int = -1) -> Exp
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a result of rank {rank}")
     axis %= rank
+    # The depth may follow from sizes, or depend on data. All sizes may be dynamic.
     (count,) = requested_sizes(depth) if known is None else [index(int(known.item()))]
     number = ex.cast(indices, "int64")
+    # Negative indices count from the end; an index outside equals no class.
     if not ex.dtype_of(indices).startswith("uint"):
         number = _wrapped(number, scalar_of(count))
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])

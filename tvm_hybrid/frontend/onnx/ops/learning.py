@@ -226,11 +226,9 @@ class _Trees:
 def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
     """TreeEnsemble: goes down the trees, aggregates the leaves' weights, transforms the result.
 
-        place = roots                                                              [rows, trees]
-        place = Where(x[feature[place]] <= split[place], yes[place], no[place])    for each level
-        y     = the sum of weight[place] over the trees, for each target
-
-    In all tables, leaves come after the nodes, and lead to themselves.
+    place = roots                                                              [rows, trees]
+    place = Where(x[feature[place]] <= split[place], yes[place], no[place])    for each level
+    y     = the sum of weight[place] over the trees, for each target
     """
     own, transform = ex.dtype_of(x), attrs.get("post_transform", _NONE)
     aggregate = attrs.get("aggregate_function", _SUM)
@@ -240,6 +238,7 @@ def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
     rows, features = ex.known_dims(x)
     trees, targets = _Trees(attrs, features), attrs.get("n_targets", 1)
     place: Expr = ex.literal(np.tile(trees.roots, (rows, 1)))
+    # In all tables, leaves come after the nodes, and lead to themselves.
     for _ in range(trees.depth):
         place = _step(trees, x, place)
     leaf = computed("Sub", place, ex.literal(np.array(trees.count, np.int64)))

@@ -32,11 +32,8 @@ _EPSILON = 1e-5
 def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
     """BatchNormalization; one multiplication and addition per channel for constant statistics.
 
-        y = x * scale + shift
-            scale = gamma / sqrt(variance + epsilon),  shift = beta - mean * scale
-
-    Scale and shift are computed in float64 and rounded once; the Relax pass `fold_factors` folds
-    them further. If the inputs have different types, all is computed in the widest.
+    y = x * scale + shift
+        scale = gamma / sqrt(variance + epsilon),  shift = beta - mean * scale
     """
     x, *parameters = inputs
     training, counted = attrs.get("training_mode", 0) == 1, len(attrs[OUTPUTS])
@@ -55,8 +52,10 @@ def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
     if attrs.get("spatial", 1) == 1 and len(known) == len(arrays) and vectors:
         with np.errstate(all="ignore"):  # a negative variance gives NaN, as it does at run time
             ratio = known[0] / np.sqrt(known[3] + epsilon)
+        # If the inputs have different types, all is computed in the widest.
         widest = str(np.result_type(*(np.dtype(ex.dtype_of(each)) for each in inputs)))
         aligned = (-1, *[1] * (rank - 2))
+        # Scale and shift are rounded once; the Relax pass `fold_factors` folds them further.
         factor, shift = (
             ex.literal(each.reshape(aligned).astype(widest))
             for each in (ratio, known[1] - known[2] * ratio)
@@ -74,11 +73,9 @@ def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
 def _normalized_by_batch(inputs: Sequence[Expr], epsilon: float, momentum: float) -> Expr:
     """Training mode: normalises by the input's own mean and variance, and updates the running ones.
 
-        centred = x - mean(x, [0, 2, 3]),  variance = mean(centred * centred, [0, 2, 3])
-        y = centred / sqrt(variance + epsilon) * gamma + beta
-        m = running mean * momentum + mean(x) * (1 - momentum)    # likewise the running variance
-
-    Computed in float32, or in float64 if an input or a statistic is float64.
+    centred = x - mean(x, [0, 2, 3]),  variance = mean(centred * centred, [0, 2, 3])
+    y = centred / sqrt(variance + epsilon) * gamma + beta
+    m = running mean * momentum + mean(x) * (1 - momentum)    # likewise the running variance
     """
     wide = "float64" if any(ex.dtype_of(each) == "float64" for each in inputs) else "float32"
     x, gamma, beta, *running = (ex.cast(each, wide) for each in inputs)
@@ -231,10 +228,7 @@ def _of_sum(
 
 @operator("EmbedLayerNormalization", "QEmbedLayerNormalization", domain=CONTRIB_DOMAIN)
 def _normalized_embeddings(*given: Expr, **attrs: Any) -> Expr:
-    """EmbedLayerNormalization: the normalised sum, the number of tokens of each sequence, the sum.
-
-    Rows of 8-bit tables are dequantized after they are gathered.
-    """
+    """The normalised sum, the number of tokens of each sequence, and the sum of the embeddings."""
     inputs = Inputs(given)
     is_quantized = "int8" in ex.dtype_of(inputs[2])
     ids, segments, positions = inputs[0], inputs[1], None if is_quantized else inputs[8]
@@ -245,6 +239,7 @@ def _normalized_embeddings(*given: Expr, **attrs: Any) -> Expr:
 
     def real(place: int, indices: Expr = None) -> Expr:
         table = inputs[place]
+        # Rows of 8-bit tables are dequantized after they are gathered.
         rows = table if indices is None else apply("Gather", table, indices, axis=0)
         if not is_quantized:
             return rows
@@ -283,13 +278,11 @@ def _rms_norm(
 
 @operator("LRN")
 def _local_response(x: Expr, *, size: int, beta: float = 0.75, **attrs: Any) -> Expr:
-    """x / (bias + alpha / size * (sum of squares of neighbouring channels)) ** beta
-
-    ONNX, "LRN": channel c sums channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2).
-    The sum adds slices, and for the usual beta = 0.75 the power is two square roots.
-    """
+    """x / (bias + alpha / size * (sum of squares of neighbouring channels)) ** beta"""
     squares = ex.normalize(x * x)
     batch, channels, *extents = dims_of(squares)
+    # ONNX, "LRN": channel c sums channels from c - floor((size - 1) / 2)
+    # to c + ceil((size - 1) / 2).
     first, last = (
         [_filled(0, [batch, index(count), *extents], ex.dtype_of(x))] if count else []
         for count in ((size - 1) // 2, size // 2)
@@ -300,6 +293,7 @@ def _local_response(x: Expr, *, size: int, beta: float = 0.75, **attrs: Any) -> 
     )
     scaled = apply("Sum", *slices) * ex.number(x, attrs.get("alpha", 1e-4) / size)
     spread = ex.normalize(scaled + ex.number(x, attrs.get("bias", 1.0)))
+    # For the usual beta the power is two square roots.
     if beta == 0.75:
         root = ex.normalize(relax.op.sqrt(spread))
         return x / (root * relax.op.sqrt(root))
@@ -349,14 +343,12 @@ def _reduction(
 
 
 def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
-    """log(sum(exp(x - m))) + m, m: the largest element, so that no power overflows.
-
-    If m is infinite, as in a row of -inf, x - m would be inf - inf; so m is clipped to the largest
-    or least finite number.
-    """
+    """log(sum(exp(x - m))) + m, where m is the largest element, so that no power overflows."""
     axes = axes or list(range(ex.rank_of(x)))
     finite = ml_dtypes.finfo(ex.dtype_of(x))
     most = relax.op.max(x, axes, True)
+    # If m is infinite, as in a row of -inf, x - m would be inf - inf; so m is clipped to the
+    # largest or least finite number.
     most = apply("Clip", most, min=float(finite.min), max=float(finite.max))
     total = relax.op.log(apply("ReduceSum", relax.op.exp(x - most), axes=axes)) + most
     return total if kept else relax.op.squeeze(total, axes)

@@ -58,10 +58,7 @@ def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
 
 
 def _find_places(x: Expr, places: Expr, attrs: Attrs) -> None:
-    """Writes the index of the maximum for each window of each image; -1 if the window is outside.
-
-    For a row of results, one loop compares an element of all its windows, in vectors.
-    """
+    """Writes the index of each window's maximum in each image; -1 if the window is outside."""
     kernel, dtype = attrs["kernel_shape"], str(x.dtype)
     is_float = dtype.startswith("float")
     least = tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
@@ -92,6 +89,7 @@ def _find_places(x: Expr, places: Expr, attrs: Attrs) -> None:
                 start + tap * apart
                 for (start, _), tap, apart in zip(ranges, taps, attrs["dilations"], strict=False)
             ]
+            # One loop compares an element of all windows of a row of results, in vectors.
             for tap in range(kernel[-1]):
                 # The windows of the row whose element number `tap` is in the image.
                 ahead, extent = tap * attrs["dilations"][-1] - pad, extents[-1]
@@ -206,14 +204,13 @@ _LANES = 16  # vector length for reducing the rows of a bin
 
 
 class _Bins:
-    """The bins along one axis of a region: first elements and ends.
-
-    They divide the coordinates from `first` to `last` evenly; neighbours may share an element.
-    """
+    """The bins along one axis of a region, by their first elements and ends."""
 
     def __init__(self, count: int, first: Expr, last: Expr, extent: Expr) -> None:
         self.starts, self.ends = (I.sblock_alloc_buffer([count], INDEX) for _ in range(2))
         dtype = "float32"
+        # The bins divide the coordinates from `first` to `last` evenly; neighbours may share an
+        # element.
         size = te.max(last - first + 1, index(1)).astype(dtype) / tirx.const(count, dtype)
 
         def inside(place: Expr) -> Expr:
@@ -273,15 +270,14 @@ def _max_roi_pool(
 def _largest_of_rows(
     line: Expr, element: Callable[[Expr, Expr], Expr], columns: tuple[Expr, Expr], count: Expr
 ) -> None:
-    """Writes the maximum over `count` rows for a range of columns; -inf if there are no rows.
-
-    Vectors stay in registers for all rows; the last one is moved back to end inside the line.
-    """
+    """Writes the maximum over `count` rows for a range of columns; -inf if there are no rows."""
     (start, span), extent, none = columns, line.shape[0], tirx.const(-math.inf, line.dtype)
     with I.If(extent >= _LANES):
         with I.Then():
+            # Vectors stay in registers for all rows.
             best = I.sblock_alloc_buffer([_LANES], line.dtype)
             with I.serial(tirx.floordiv(span + (_LANES - 1), index(_LANES))) as number:
+                # The last vector is moved back to end inside the line.
                 at = te.min(start + number * _LANES, extent - _LANES)
                 with I.vectorized(index(_LANES)) as lane:
                     put(best, none, lane)
@@ -297,7 +293,8 @@ def _largest_of_rows(
 
 
 def _larger(old: Expr, new: Expr) -> Expr:
-    """The larger of two floats; NaN if either is NaN. `llvm.maximum` would also order the zeros."""
+    """The larger of two floats; NaN if either is NaN."""
+    # `llvm.maximum` would also order the zeros.
     some = old <= tirx.const(math.inf, str(old.ty.dtype))
     return tirx.Select(some, tirx.Select(old > new, old, new), old)
 

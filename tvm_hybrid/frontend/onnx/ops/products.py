@@ -233,7 +233,7 @@ def _matmul_integer_to_float(*given: Expr) -> Expr:
 
 @operator("DynamicQuantizeMatMul", domain=CONTRIB_DOMAIN)
 def _dynamic_quantize_matmul(a: Expr, b: Expr, scale: Expr, zero: Expr, bias: Expr) -> Expr:
-    """DynamicQuantizeMatMul: quantizes the first operand, then MatMulIntegerToFloat."""
+    """Quantizes the first operand of a DynamicQuantizeMatMul, then applies MatMulIntegerToFloat."""
     q, q_scale, q_zero = apply("DynamicQuantizeLinear", a)
     return _matmul_integer_to_float(q, b, q_scale, scale, q_zero, zero, bias)
 
@@ -256,9 +256,6 @@ def _matmul_nbits(
 
     MatMulNBits(x, B: uint8 [N, K / b, b * bits / 8], scales: [N, K / b], zero_points, bias)
         ->  x * (blocks of weight: int8 [K, N], scales^T, zero_points^T) + bias
-
-    Without zero points the middle of the range means 0, and the weight is stored as the difference
-    from it. With an accuracy_level of 4, x may be quantized to int8 in blocks.
     """
     bits, block = attrs.get("bits", 4), attrs["block_size"]
     columns, depth = attrs["N"], attrs["K"]
@@ -277,6 +274,8 @@ def _matmul_nbits(
         offsets = q.unpack(_array(zeros, (columns, per_row)), bits)[:, :blocks]
     elif zeros is not None:
         offsets = _array(zeros, (columns, blocks))
+    # Without zero points the middle of the range means 0, and the weight is stored as the
+    # difference from it.
     middle = 1 << (bits - 1)
     if offsets is None or (offsets == middle).all():
         weight, offsets = (weight.astype(np.int16) - middle).astype(np.int8), None
@@ -285,6 +284,7 @@ def _matmul_nbits(
     how = q.Parameters(ex.literal(scale.T), zero_point, 0, block)
     value = ex.cast(q.dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(scales))
     product = apply("MatMul", x, value)
+    # At this level, x may be quantized to int8 in blocks.
     if attrs.get("accuracy_level", 0) == INT8_LEVEL:
         int8 = relax.TensorType(None, "int8")
         product = relax.Call(product.op, product.args, product.attrs, [int8])

@@ -243,10 +243,7 @@ def unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 def _gather_block_quantized(
     data: Expr, indices: Expr, scale: Expr, zero_point: Expr, **attrs: Any
 ) -> Expr:
-    """Gathers rows of a packed table, of its scales and of its zero points, and dequantizes them.
-
-    An index outside the table reads the last row; ONNX Runtime gives zeros.
-    """
+    """Gathers and dequantizes rows of a packed table with their scales and zero points."""
     table, scales, offsets = map(ex.constant, (data, scale, zero_point))
     if table is None or scales is None or (offsets is None and zero_point is not None):
         raise ValueError("its table must be constant")
@@ -263,6 +260,7 @@ def _gather_block_quantized(
     rows = attrs.get("gather_axis", 0) % table.ndim
     if axis == rows:
         raise ValueError("it gathers along the blocks' axis")
+    # An index outside the table reads the last row; ONNX Runtime gives zeros.
     q, scale, zero_point = (
         None if each is None else apply("Gather", ex.literal(each), indices, axis=rows)
         for each in (table, scales, offsets)
@@ -347,15 +345,12 @@ def _dequantized(q: Quantized) -> Expr:
 
 
 def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Expr | None]:
-    """A value and a zero point with which QuantizeLinear rounds x / scale + zero_point as a whole.
-
-    QuantizeLinear adds the zero point after rounding ties to even. For an even zero point this is
-    equal; for an odd one, one scale is added to the value instead. A zero point that is not
-    constant is added to the value as a whole.
-    """
+    """A value and a zero point that let QuantizeLinear round x / scale + zero_point as a whole."""
     known = ex.constant(zero_point)
     if known is None:
         return apply("Add", value, apply("Mul", scale, ex.cast(zero_point, "float32"))), None
+    # QuantizeLinear adds the zero point after rounding ties to even. For an even zero point this is
+    # equal; for an odd one, one scale is added to the value instead.
     if known.item() % 2 == 0:
         return value, zero_point
     return apply("Add", value, scale), ex.literal(known - known.dtype.type(1))
@@ -371,14 +366,14 @@ for _name, _operands in {**dict.fromkeys(_ONE_OPERAND, 1), **_ROUNDED_LAST}.item
 
 @operator("QLinearWhere", domain=CONTRIB_DOMAIN)
 def _qlinear_where(condition: Expr, *given: Expr) -> Expr:
-    """QLinearWhere: converts both sides to the output's scale, then selects 8-bit values."""
+    """Converts both sides of a QLinearWhere to the output's scale, then selects 8-bit values."""
     sides = (_in_scale(Quantized(*given[place : place + 3]), *given[6:]) for place in (0, 3))
     return apply("Where", condition, *sides)
 
 
 @operator("QLinearConcat", domain=CONTRIB_DOMAIN)
 def _qlinear_concat(*inputs: Expr, axis: int) -> Expr:
-    """QLinearConcat: converts all parts to the output's scale, then concatenates 8-bit values."""
+    """Converts all parts of a QLinearConcat to the output's scale, then concatenates them."""
     if len(inputs) < 5 or (len(inputs) - 2) % 3:
         raise ValueError(f"it has {len(inputs)} inputs; it has 2 and 3 per part")
     places = range(2, len(inputs), 3)

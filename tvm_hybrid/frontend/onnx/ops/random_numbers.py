@@ -39,12 +39,10 @@ def _numbers(like: Expr, *, normal: bool, **attrs: Any) -> Expr:
 
 @operator("Bernoulli", static=True)
 def _bernoulli(p: Expr, **attrs: Any) -> Expr:
-    """1 if a random number of [0, 1) is less than the probability: never for 0, always for 1.
-
-    ONNX's own function draws 1 with the probability 1 - p.
-    """
+    """1 if a random number of [0, 1) is less than the probability; never for 0, always for 1."""
     own = ex.dtype_of(p)
     drawn = _drawn(ex.known_dims(p), _wide(own), attrs)
+    # ONNX's own function draws 1 with the probability 1 - p.
     return relax.op.astype(drawn < ex.cast(p, _wide(own)), _dtype(attrs, own))
 
 
@@ -150,7 +148,7 @@ def _unit(words: Sequence[Expr], dtype: str) -> Expr:
 
 
 def _normal(words: Sequence[Expr], dtype: str) -> Expr:
-    """A normal number (Box and Muller): radius from a number of (0, 1], angle from another."""
+    """A normal number (Box and Muller), with a radius from one number and an angle from another."""
     one = tirx.const(1, dtype)
     if dtype == "float64":
         nearly, turn = _unit(words[:2], dtype), _unit(words[2:], dtype)
@@ -158,6 +156,7 @@ def _normal(words: Sequence[Expr], dtype: str) -> Expr:
     else:
         turn = _unit(words[1:], dtype)
         length = (words[0].astype("int64").astype(dtype) + one) * tirx.const(2.0**-32, dtype)
+    # `length` is in (0, 1], so that its logarithm is finite.
     radius = tirx.sqrt(tirx.const(-2, dtype) * tirx.log(length))
     return radius * tirx.cos(turn * tirx.const(2 * math.pi, dtype))
 

@@ -103,11 +103,8 @@ def _layer(*given: Expr, cell: str, weights_of: Callable[[Inputs], Weights], **a
 def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list[str]:
     """The functions of all directions in the template's form, such as "HardSigmoid:0.2:0.5".
 
-        activations=["HardSigmoid", "Tanh", "Elu"], activation_alpha=[0.1, 2], activation_beta=[0.4]
-            ->  "HardSigmoid:0.1:0.4", "Tanh", "Elu:2.0"
-
-    As in ONNX Runtime, each function takes its parameters from the lists in turn, and its defaults
-    after the end of a list.
+    activations=["HardSigmoid", "Tanh", "Elu"], activation_alpha=[0.1, 2], activation_beta=[0.4]
+        ->  "HardSigmoid:0.1:0.4", "Tanh", "Elu:2.0"
     """
     names = attrs.get("activations", [*defaults] * directions)
     unknown = [name for name in names if name.lower() not in _NAMES]
@@ -116,6 +113,8 @@ def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list
     if len(names) != len(defaults) * directions:
         each = f"each of which has {len(defaults)}"
         raise ValueError(f"{len(names)} activations for {directions} directions, {each}")
+    # As in ONNX Runtime, each function takes its parameters from the lists in turn, and its
+    # defaults after the end of a list.
     given = [iter(attrs.get(f"activation_{key}", ())) for key in ("alpha", "beta")]
     found = []
     for name in (_NAMES[name.lower()] for name in names):

@@ -357,14 +357,12 @@ def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
 
 
 def _fraction(scale: float | None) -> Fraction | None:
-    """The scale as a fraction of small numbers with the sizes of the float32 product, or None.
-
-    The float32 of 21/5 is less than 21/5: 15 elements become 62, as in ONNX Runtime.
-    """
+    """The scale as a fraction of small numbers with the sizes of the float32 product, or None."""
     if scale is None or not 0 < scale < np.inf:
         return None
     factor, single = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR), np.float32(scale)
     extents = np.arange(1, LARGEST_EXTENT)
+    # The float32 of 21/5 is less than 21/5: 15 elements become 62, as in ONNX Runtime.
     sizes = (extents.astype(np.float32) * single).astype(np.int64)
     same = np.array_equal(sizes, extents * factor.numerator // factor.denominator)
     return factor if same and np.float32(float(factor)) == single else None

@@ -262,7 +262,7 @@ _OUTSIDE = -1.0  # marks a weight of an element outside
 
 @operator("DeformConv")
 def _deform_conv(x: Expr, w: Expr, offset: Expr, bias: Expr, mask: Expr, **attrs: Any) -> Expr:
-    """DeformConv: samples, one product for each group, and the bias."""
+    """DeformConv as samples, one product for each group, and the bias."""
     own = ex.dtype_of(x)
     wide = "float32" if own in ("float16", "bfloat16") else own
     given = x, w, offset, bias, mask
@@ -284,10 +284,7 @@ def _deform_conv(x: Expr, w: Expr, offset: Expr, bias: Expr, mask: Expr, **attrs
 
 
 def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
-    """Checks the attributes and inputs, and fills in default attributes; ValueError if they misfit.
-
-    The program checks dynamic sizes.
-    """
+    """Checks attributes and inputs, and fills in default attributes; ValueError if they misfit."""
     batch, channels, *extents = plain_dims(inputs[0])
     (weights, _, *kernel), rank = ex.known_dims(inputs[1]), len(extents)
     if not isinstance(channels, int):
@@ -310,6 +307,7 @@ def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
         [weights],
         [batch, index(count), *outputs],
     ]
+    # The program checks dynamic sizes.
     for place, (value, wanted) in enumerate(zip(inputs[1:], expected, strict=True), 1):
         if value is not None:
             own, other = sizes_text(dims_of(value)), sizes_text(wanted)
@@ -322,11 +320,7 @@ def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
 
 
 def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
-    """Columns of bilinear samples: for each output element one row, with a sample for each channel
-    of its group and each element of the kernel.
-
-    A sample outside is 0, and so are the parts of a sample that lie outside.
-    """
+    """Bilinear samples [batch, groups, output elements, kernel elements * channels of a group]."""
     (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
     rank, dtype, groups = ex.rank_of(x) - 2, ex.dtype_of(x), attrs["group"]
     taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
@@ -348,6 +342,7 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
         parts = []
         for place, weight in zip(corners[: 2**rank], corners[2**rank :], strict=True):
             pixel, share = pixels[image, place[own], first + within], weight[own]
+            # A sample outside is 0, and so are the parts of a sample that lie outside.
             zero = tirx.const(0, dtype)
             parts.append(tirx.Select(share >= zero, share * pixel, zero))
         value = functools.reduce(add, parts)
@@ -359,12 +354,7 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
 
 
 def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[Expr]:
-    """Indices of the elements around each sample, 0 for elements outside; and then their weights.
-
-    Each has the shape [N, offset groups, elements of the kernel, *output extents]. Indices always
-    lie in the image: TVM drops a bound of an index that a Select implies, and then reads the
-    element that the Select does not choose.
-    """
+    """Indices of the elements around each sample, 0 for elements outside, then their weights."""
     dtype, rank = ex.dtype_of(offset), len(extents)
     batch, _, *outputs = plain_dims(offset)
     taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
@@ -393,10 +383,13 @@ def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[
                 flat = places[0]
                 for place, extent in zip(places[1:], extents[1:], strict=True):
                     flat = flat * tirx.Cast("int32", extent) + place
+                # Indices always lie in the image: TVM drops a bound of an index that a Select
+                # implies, and then reads the element that the Select does not choose.
                 return tirx.Select(tirx.all(*inside), flat, tirx.const(0, "int32"))
 
             return element
 
+        # [N, offset groups, elements of the kernel, *output extents]
         shape = (batch, groups, taps, *outputs)
         return [
             te.compute(shape, corner(which, part), name=f"corner_{which}_{part}")

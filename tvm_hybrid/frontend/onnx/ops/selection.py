@@ -164,11 +164,9 @@ def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Expr:
 
 
 def _sort(x: Expr, order: Expr) -> Before:
-    """Sorts the indices of slices, those of single elements by radix sort.
-
-    Returns the comparison of two slices.
-    """
+    """Sorts the indices of slices, and returns the comparison of two slices."""
     outer, extent, inner = x.shape
+    # Single elements are sorted by radix sort.
     if is_number(outer, 1) and is_number(inner, 1):
         ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))
         with I.serial(extent) as place:
@@ -312,13 +310,11 @@ def _non_max_suppression(
 
 
 class _Chosen:
-    """The chosen boxes of a class, followed by the candidate.
-
-    Each of the four sides is a table, so that a vector compares a box with several.
-    """
+    """The chosen boxes of a class, followed by the candidate."""
 
     def __init__(self, extent: Expr) -> None:
         self._apart = extent + LANES
+        # Each of the four sides is a table, so that a vector compares a box with several.
         self._sides = I.sblock_alloc_buffer([4 * self._apart], "float32")
 
     def append(self, number: Expr, sides: Sequence[Side]) -> None:
@@ -372,6 +368,7 @@ def _extent(box: list[Expr], axis: int, centered: int) -> Side:
 
 
 def _product(left: Expr, right: Expr) -> Expr:
-    """A product rounded to float32 before it is added: float64 holds it exactly."""
+    """A product that is rounded to float32 before it is added."""
+    # float64 holds the product exactly.
     wide = tirx.Cast("float64", left) * tirx.Cast("float64", right)
     return tirx.Cast("float32", wide)

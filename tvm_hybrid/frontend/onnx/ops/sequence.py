@@ -141,11 +141,7 @@ def _tf_idf(x: Expr, *, mode: str, **attrs: Any) -> Expr:
 
 
 def _pool(attrs: Attrs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The n-grams of the requested lengths, and their tables.
-
-    The n-grams are int64 [number, longest]. Then come each one's length, the n-grams of each column
-    of the result, int32 [columns, most n-grams of one] padded with -1, and the columns' weights.
-    """
+    """The n-grams of the requested lengths, their lengths, and each column's n-grams and weight."""
     items, starts = attrs["pool_int64s"], attrs["ngram_counts"]
     indexes, weights = attrs["ngram_indexes"], attrs.get("weights")
     if not indexes or min(indexes) < 0:

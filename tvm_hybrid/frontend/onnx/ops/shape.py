@@ -334,13 +334,11 @@ def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
 
 
 def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
-    """Pads an axis with elements of the tensor itself.
-
-    Negative amounts crop first, as in ONNX Runtime; the order matters in mode "wrap".
-    """
+    """Pads an axis with elements of the tensor itself."""
     extent, (before, after) = dims_of(x)[axis], pads
     if of_sizes.is_number(before, 0) and of_sizes.is_number(after, 0):
         return x
+    # Negative amounts crop first, as in ONNX Runtime; the order matters in mode "wrap".
     cropped = [te.min(each, index(0)) for each in pads]
     kept, size = simplified(extent + cropped[0] + cropped[1]), simplified(extent + before + after)
     check(kept >= 0)  # no more is cropped than there is

@@ -291,10 +291,7 @@ class _Rows:
         _either(tirx.const(True) if limited else few, by_heap, by_digits)
 
     def _by_limit(self, order: Order, base: Expr) -> None:
-        """Fills `self._order` with the first elements, sorted, by a limit on ranks.
-
-        Falls back to a heap if too many elements are up to the limit, as in sorted rows.
-        """
+        """Fills `self._order` with the first elements, sorted, by a limit on ranks."""
         ranks, least, keys, left = self._ranks, self._least, self._keys, cell()
         most = tirx.max_value(self._dtype)
         units = tirx.floordiv(self._extent + (UNIT - 1), UNIT)
@@ -330,6 +327,7 @@ class _Rows:
                 put(place, _counted(keys, left[0], keys[number], tirx.LT))
                 with I.If(place[0] < self._count), I.Then():
                     put(self._order, keys[number], place[0])
+        # Falls back to a heap if too many elements are up to the limit, as in sorted rows.
         with I.If(tirx.Not(left[0] <= MOST_LEFT)), I.Then():
             self._fill_heap(order, base)
 

@@ -244,7 +244,7 @@ def _average_pool(x: Expr, **attrs: Any) -> Expr:
 
 @operator("LpPool")
 def _lp_pool(x: Expr, *, p: int = 2, **attrs: Any) -> Expr:
-    """LpPool: the root of the sum of powers, which is the mean times the number of elements."""
+    """LpPool as the root of a sum of powers, which is the mean times the number of elements."""
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
     mean = pool.of("avg", ex.emit(relax.op.abs(pool.x) ** ex.number(x, p)))
     total = mean * ex.number(x, math.prod(attrs["kernel_shape"]))

@@ -118,7 +118,7 @@ def _rest(
 
 
 def _rows(build: NodeBuilder, form: dict[str, Any], states: int) -> list[tuple[str, int, int]]:
-    """The outputs after the states: name, axis along which rows are joined, backward flag."""
+    """The outputs after the states, with the axis that joins their rows and a backward flag."""
     outputs = build.source.output[states:]
     zeros = [0] * len(outputs)
     axes, backward = form.get("axes", zeros), form.get("backward", zeros)
@@ -126,9 +126,9 @@ def _rows(build: NodeBuilder, form: dict[str, Any], states: int) -> list[tuple[s
 
 
 def _known(name: str, graph: Graph) -> int | None:
-    """The number or truth value in a constant; None if it depends on data. Without a name, a number
-    larger than all limits."""
+    """The number or truth value in a constant; None if it depends on data."""
     if not name:
+        # An absent limit counts as larger than all limits.
         return MAX_LIMIT + 1
     value = graph.constants.get(name)
     return int(value.item()) if value is not None and value.size == 1 else None
@@ -137,8 +137,7 @@ def _known(name: str, graph: Graph) -> int | None:
 def _repeat(
     build: NodeBuilder, proto: onnx.GraphProto, inputs: Sequence[str], form: dict[str, Any]
 ) -> None:
-    """Writes a Repeat. Its body only runs while the condition holds, so the condition is constant
-    in it."""
+    """Writes a Repeat, in whose body the condition is constant."""
     if listed := [name for name in inputs if name in build.graph.sequences]:
         for name in filter(None, inputs[:2]):
             require_value(describe(build.source), name, build.graph)
@@ -148,6 +147,7 @@ def _repeat(
         )
     body = onnx.GraphProto.FromString(proto.SerializeToString())
     counter, going = body.input[0], body.input[1]
+    # The body only runs while the condition holds.
     names = {going.name: build.constant(True)}
     if declared_dims(counter.type) == (1,):
         names[counter.name] = build.graph.fresh(counter.name)
@@ -254,7 +254,7 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 
 def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Scan before opset 9: one Scan per batch of inputs [batch, ...] and [batch, steps, ...]."""
+    """A Scan before opset 9 as a Scan per batch of inputs [batch, ...] and [batch, steps, ...]."""
     build, attributes = NodeBuilder(graph, node), attributes_of(node)
     batches, steps = extents_of(build, node.input[-1])[:2]
     lengths = optional_input(node, 0)
