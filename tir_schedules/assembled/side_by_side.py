@@ -320,7 +320,7 @@ def _body(step: KernelCall, name: str) -> tirx.Stmt:
 
 
 def _wide(extent: Expr) -> Expr:
-    """An extent in a form for comparisons: a number has 64 bits."""
+    """Returns an extent for comparisons, with a number as an int64 constant."""
     number = expressions.const_int(extent)
     return extent if number is None else int64(number)
 

@@ -220,16 +220,14 @@ class _Pair:
         return size / (NARROW_SHARE * self.machine.l2_rate) if narrow else 0.0
 
     def _own(self, first: DepthwiseConfig, second: MatmulConfig) -> float:
-        """Fraction of the data that a thread of the matmul reads which it wrote itself.
-
-        The first kernel's threads share channels before they share lines.
-        """
+        """Returns the fraction of a matmul thread's input that this thread wrote itself."""
         if second.threads == 1 and first.threads == 1:
             return 1.0
         kernel = dot_kernel(self.first, self.machine.isa)
         lanes = self.machine.isa.f32_lanes
         block = lanes * first.vectors if kernel is None else kernel.lanes * kernel.kr
         chunks = math.ceil(self.problem.channels / (block * first.blocks))
+        # The first kernel's threads share channels before they share lines.
         by_lines = chunks < first.threads == second.threads_m
         return 1.0 if by_lines else 1 / max(first.threads, second.threads_m)
 

@@ -265,7 +265,7 @@ class ChainLoops:
                 normalize.share_rows(self._norm(number, config), rows, config)
 
     def _begin(self, first: Expr | None, rows: int) -> None:
-        """Allocates the results between the parts: of `rows` rows from `first` on, or of all."""
+        """Allocates results between parts for `rows` rows, all of them if `first` is None."""
         self.first = first
         made = zip(self.region.parts, self.pitches, strict=False)
         self.results = [chain_parts.rows_between(part.output, rows, pitch) for part, pitch in made]

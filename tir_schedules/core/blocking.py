@@ -364,7 +364,7 @@ class _Cut:
 
 
 def _cuts(heights: tuple[int, ...], vectors: int, most: int) -> list[_Cut]:
-    """The best cut of each of 0, 1, 2, ... rows, the highest piece first."""
+    """Returns the best cut of each number of rows below `most`, the highest piece first."""
     found = [_Cut(0.0, 0, 0)]
     for total in range(1, most):
         fitting = [height for height in heights if height <= total]
@@ -385,5 +385,5 @@ def _balanced(total: int, most: int, vectors: int) -> float:
 
 
 def _cost(height: int, vectors: int) -> float:
-    """Cost of a step of K of a tile, in products: products, loads or latency are the limit."""
+    """Returns a tile's cost of a step of K in products; products, loads or latency limit it."""
     return max(height * vectors, height + vectors, ENOUGH_ACCUMULATORS) + TILE_OVERHEAD

@@ -28,7 +28,7 @@ from .size import SymbolicSize, quotient
 
 @dataclass
 class _Scope:
-    """Sizes in one function: the variables of its arguments, and their values."""
+    """Variables of the symbolic sizes in one function's parameters, and the values of the sizes."""
 
     variables: dict[SymbolicSize, tirx.Var] = field(default_factory=dict)
     values: dict[SymbolicSize, Expr] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def allocated(size: int) -> Index:
 
 
 def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
-    """A size from known values: its own, that of a factor of it, or those of its symbols."""
+    """Computes a size from its own known value, from that of a factor, or from its symbols."""
     if size in values:
         return values[size]
     alone = all(SymbolicSize.of(name) in values for name in size.symbols)
@@ -122,13 +122,11 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
 
 
 def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
-    """One symbol: its known value, or a known sum less its other terms, over the symbol's factor.
-
-    Else a known product over its other factors; 0 if one is 0, as nothing has elements then.
-    """
+    """Computes one symbol from known values; CompileError if none of them gives it."""
     single = SymbolicSize.of(name)
     if single in values:
         return values[single]
+    # A known sum less its other terms, over the symbol's factor.
     for known, value in values.items():
         others = {product: count for product, count in known.terms.items() if product != (name,)}
         are_known = {SymbolicSize.of(each) in values for product in others for each in product}
@@ -137,6 +135,7 @@ def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
             rest = sum((SymbolicSize({product: n}) for product, n in others.items()), start=0)
             part = value - _value(rest, values) if isinstance(rest, SymbolicSize) else value - rest
             return part if count == 1 else part // count
+    # A known product over its other factors; 0 if one is 0, as nothing has elements then.
     for known, value in values.items():
         (product, count), *more = known.terms.items()
         factors = [each for each in product if each != name]
@@ -179,12 +178,10 @@ Merged = Callable[[Sequence[int]], tuple[int, ...]]
 
 
 def _merging(region: Region, kept: int, row: object = None) -> tuple[Merged, list[Tensor]]:
-    """Returns a function that merges dimensions of a shape, and the operands with merged shapes.
-
-    The last `kept` dimensions stay, and no dimensions are merged across rows of `row` elements.
-    Operands of which single elements are read stay as they are, as do scalars.
-    """
+    """Returns a function that merges dimensions before the last `kept`, but not across rows of
+    `row` elements, and the operands with merged shapes."""
     output, listed = region.output.shape, item_operands(region)
+    # Operands of which single elements are read stay as they are, as do scalars.
     padded = {
         number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
         for number, tensor in enumerate(region.operands)

@@ -160,10 +160,7 @@ def _each_number(
     change: Callable[[int, Expr], Expr],
     trace: placeholders.Trace | None = None,
 ) -> tirx.Stmt:
-    """A body with `change(place, number)` in place of every number.
-
-    Placeholders of a trace count as numbers.
-    """
+    """Returns a body with `change(place, number)` for each number and each trace placeholder."""
     count = 0
 
     def changed(number: Expr) -> Expr:

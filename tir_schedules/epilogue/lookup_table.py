@@ -65,11 +65,8 @@ def find_lookups(region: Region) -> dict[int, Lookup]:
 
 
 def _lookup(region: Region, sink: int) -> Lookup | None:
-    """A lookup for a value that depends on one 8-bit value and takes longer to compute; or None.
-
-    Of several such 8-bit values it takes the first: quantisations on the way are part of the
-    function, and so are branches that meet again, as in x * hard_sigmoid(x).
-    """
+    """Finds a lookup for a value that depends on one 8-bit value and takes longer to compute; None
+    if there is none."""
     best = None
     sources = {sink}
     inside: set[int] = set()
@@ -85,6 +82,8 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
         inside |= between | ({latest} - {sink})
         constants |= numbers
         if len(sources) == 1:
+            # The lookup begins at the first 8-bit value: quantisations on the way are part of the
+            # function, and so are branches that meet again, as in x * hard_sigmoid(x).
             best = next(iter(sources)), frozenset(inside), frozenset(constants)
     if best is None:
         return None
@@ -109,8 +108,8 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
 def _arguments(
     region: Region, value: int, known: set[int]
 ) -> tuple[set[int], set[int], set[int]] | None:
-    """What a quantised value is computed from: steps between, constants, and 8-bit values; None if
-    from anything else."""
+    """Finds the steps, constants and 8-bit values that compute a quantised value; None if it needs
+    anything else."""
     first = 1 + len(region.operands)
     if value < first:
         return None

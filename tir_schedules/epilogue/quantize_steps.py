@@ -161,11 +161,9 @@ def _parts(scale: Any, zero_point: Any, dtype: str) -> tuple[Any, ...] | None:
 def _reciprocal(
     scale: float, zero_point: int, dtype: str
 ) -> tuple[float, float, float, float] | None:
-    """(lowest x, highest x, reciprocal, its remainder) if every integer is right; else None.
-
-    x below the lowest or above the highest saturates.
-    """
+    """Returns lowest x, highest x, reciprocal, remainder; None unless every integer is right."""
     exact = np.longdouble(np.float32(scale))
+    # x below `low` or above `high` saturates.
     with np.errstate(over="ignore"):
         low, high = (np.float32((limit - zero_point) * exact) for limit in RANGES[dtype])
     tiny = np.finfo(np.float32).tiny

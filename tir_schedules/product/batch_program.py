@@ -64,7 +64,7 @@ def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tir
 
 @dataclass
 class _BatchEmitter:
-    """Base of both emitters: the operands of a task, which are prepared before its loops.
+    """Base of both emitters, which prepares the operands of a task before its loops.
 
     Attributes
     ----------

@@ -136,13 +136,7 @@ def dynamic_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: floa
 
 @dataclass
 class _GridCost:
-    """Microseconds of a product on grids of threads.
-
-    A thread takes the time of its products, longer if many bytes of A, B and C are moved for few
-    products, and at least the time to read its columns of a weight larger than half of L2. The
-    time of products follows the Graph Compiler's split choice (Li et al., arXiv 2301.01333), with
-    the bytes of A, B and C in place of fitted constants. If K is divided, partial sums are read
-    from the cores that wrote them.
+    """Estimates the microseconds of a product on grids of threads.
 
     Attributes
     ----------
@@ -204,9 +198,13 @@ class _GridCost:
         m_share, n_share = self.whole[0] / threads_m, self.whole[1] * lanes / threads_n
         moved = (m_share + n_share) * (1 / (self.k * of_k) + 1 / (m_share * n_share))
         foreign = 1 + FOREIGN_ROWS * (1 - 1 / (threads_n * threads_k))
+        # A thread's products take longer if many bytes of A, B and C are moved for few products.
+        # This follows the Graph Compiler's split choice (Li et al., arXiv 2301.01333), with the
+        # bytes of A, B and C in place of fitted constants.
         us = self.alone_us * step * of_k * (1 + 0.05 * moved) * foreign
+        # A thread takes at least the time to read its columns of a weight larger than half of L2.
         us = max(us, self.reading_us(part, threads))
-        if threads_k > 1:
+        if threads_k > 1:  # partial sums are read from the cores that wrote them
             us += sums_us(m_part * n_part * lanes, threads_k, self.machine)
         return us + self.rates(threads)[1]
 
@@ -349,7 +347,7 @@ class _Sums(Results):
 
 @dataclass(frozen=True)
 class _FirstStart(Beginning):
-    """Initial accumulators: `start` for the first chunk of K, zeros for the others."""
+    """Initial accumulators, which are `start` for the first chunk of K and zeros for the others."""
 
     start: Beginning
     number: Expr

@@ -138,7 +138,7 @@ class FewRows:
             self._group(block, group)
 
     def _group(self, block: BlockLoops, group: Group) -> None:
-        """Multiplies panels of one width: some side by side, then their epilogue."""
+        """Multiplies panels of one width, some of them side by side, and stores their results."""
         loops, plan, scratch = block.loops, block.loops.plan, block.scratch
         rows, lanes = as_expr(block.rows), plan.kernel.lanes
         sides = [self.side(plan, known, group) for known in range(1, self.most(plan) + 1)]
@@ -178,7 +178,7 @@ SIDE_BY_SIDE = FewRows()
 
 
 def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
-    """Selects the number for `rows` rows from the numbers for 1, 2, ... rows."""
+    """Selects the number for `rows` rows from `numbers`, which begin with that for one row."""
     found = as_expr(numbers[0])
     for known, number in enumerate(numbers[1:], 2):
         found = tirx.Select(rows < known, found, as_expr(number))

@@ -88,13 +88,11 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
 def _dynamic_tiles(
     region: Region, machine: Machine, kernels: Iterable[Microkernel]
 ) -> list[tuple[Microkernel, Fields]]:
-    """Vector kernels with tiles for any number of rows; only the high tiles if there are any.
-
-    A tile has no more vectors than its kernel: the kernel itself multiplies few rows, even if
-    another kernel multiplies more rows by widened panels.
-    """
+    """Lists vector kernels with tiles for any number of rows; only high tiles if there are any."""
     vector = [kernel for kernel in kernels if not kernel.by_tiles]
     tiles = [(kernel, _tile(region, machine, kernel)) for kernel in vector]
+    # The kernel itself multiplies few rows, even if another kernel multiplies more rows by widened
+    # panels: a tile has no more vectors than its kernel.
     tiles = [(kernel, tile) for kernel, tile in tiles if tile["vectors"] <= kernel.vectors]
     return [pair for pair in tiles if pair[1]["rows"] >= tile_config.DYNAMIC_HEIGHT] or tiles
 
@@ -111,12 +109,10 @@ def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
 
 
 def _sorted(region: Region, machine: Machine, tiles: Iterable[Fields]) -> Iterator[MatmulConfig]:
-    """The default, then tiles on every grid of threads, the fastest estimate first.
-
-    Threads divide K only in grids that are the best for some kernel.
-    """
+    """Yields the default, then tiles on every grid of threads, the fastest estimate first."""
     default, k = default_config(region, machine), dimensions(region)[2]
     grids = {(1, 1, 1), *((*grid, 1) for grid in blocking.thread_grids(machine.threads))}
+    # Threads divide K only in grids that are the best for some kernel.
     grids |= {each.grid for each in candidates(region, machine) if each.threads_k > 1}
     found = {
         MatmulConfig(**tile, **tile_config.on_grid(grid))

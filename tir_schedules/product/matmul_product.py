@@ -136,10 +136,7 @@ class MatmulProduct:
         wide: WideProduct | None = None,
         tile: Microkernel | None = None,
     ) -> Activations:
-        """A in blocks of at most `most_rows` rows; `inputs` holds its range if that is dynamic.
-
-        Rows for a byte `tile` are whole vectors and are not widened.
-        """
+        """Returns A in blocks of at most `most_rows` rows; `inputs` holds a dynamic range of A."""
         region, dtype, (buffer, leading) = self.region, self.region.inputs[0].dtype, self.source
         plan, window, rows = plan_of(region, self.config), window_of(region), None
         if window is None:
@@ -166,6 +163,7 @@ class MatmulProduct:
             and zero_points.ZeroPoints.of(region, self.kernel).needs_row_sums,
             rows=rows,
             wide=wide,
+            # Rows for a byte tile are whole vectors and are not widened.
             vectors=tile is not None,
         )
 

@@ -223,10 +223,11 @@ class NarrowWeight:
         return tirx.shift_right(high, number(WORD_BITS - self.bits))
 
     def _looked_up(self, word: Expr, step: int) -> Expr:
-        """The element of one step as f32: vpermps looks at the low four bits of an index only."""
+        """Looks up the element of one step as f32."""
         index = word
         if step:
             index = tirx.shift_right(word, ex.constant(self._place(step), "int32", self.lanes))
+        # vpermps looks at the low four bits of an index only.
         name = "llvm.x86.avx512.permvar.sf.512"
         return I.call_llvm_pure_intrin("float32x16", name, self._table(), index)
 
@@ -408,7 +409,7 @@ class ByteDigits:
         return [[floats[i, digit] for digit in range(DIGITS)] for i in range(rows)]
 
     def _room(self) -> Expr:
-        """Sums of products: int32 lanes, or twice as many of int16."""
+        """Allocates sums of products, in int32 lanes or in twice as many int16 lanes."""
         if self.kernel is None:
             return I.sblock_alloc_buffer((2 * self.lanes,), "int16")
         return I.sblock_alloc_buffer((self.lanes,), "int32")

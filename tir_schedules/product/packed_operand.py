@@ -129,15 +129,13 @@ class PackedOperand(OperandB):
         return start if isinstance(self.base, int) else self.base + start
 
     def _each_panel(self, body: Callable[[Index, Index, Sequence[Index]], None]) -> None:
-        """Runs `body(first vector, width, vectors)` for all panels.
-
-        `vectors` are those of the panel; the narrow panel of EqualPanels is a loop over one vector.
-        """
+        """Runs `body(first vector, width, vectors)` for all panels and their vectors."""
         if not isinstance(self.panels, EqualPanels):
             for_groups(self.panels, lambda panel, width: body(panel, width, range(width)))
             return
 
         def narrow(panel: Expr, width: Expr) -> None:
+            # The width is dynamic: `body` gets one vector at a time.
             with I.serial(width) as j, opaque_block("vector"):
                 body(panel, width, [j])
 
@@ -259,9 +257,10 @@ class PackedOperand(OperandB):
     def _copy_steps(
         self, first: Index, count: Index, panel: Index, width: Index, vectors: Sequence[Index]
     ) -> None:
-        """Packs whole steps; reads a row once for a panel: rows of a head may lie pages apart."""
+        """Packs whole steps of a panel, and reads each row once."""
         if isinstance(count, int) and not count:
             return
+        # Rows of a head may lie pages apart: a step takes all vectors of the panel from a row.
         with I.serial(count) as step:
             at = step if isinstance(first, int) and first == 0 else first + step
             self._copy_step(panel, width, vectors, at, self.kr)
@@ -297,7 +296,7 @@ class PackedOperand(OperandB):
         self._each_vector(panel, vectors, put)
 
     def _vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        """Packs a vector of columns that are not contiguous: whole steps of K, then the tail."""
+        """Packs a vector of columns that are not contiguous, in whole steps of K, then the tail."""
         places: list[Expr | None]
         if isinstance(self.n, int):
             places = [
@@ -317,11 +316,8 @@ class PackedOperand(OperandB):
         self._cut_step(gather)
 
     def _turn(self, panel: Index, width: Index, j: Index, places: Sequence[Expr | None]) -> Index:
-        """Packs contiguous steps of K: transposes square blocks of words in registers.
-
-        Transposing pairs or quadruples pays for whole words of K only. Returns the number of packed
-        steps: all whole steps or, if their number is dynamic, those of whole squares.
-        """
+        """Packs contiguous steps of K by transposing square blocks of words in registers; returns
+        the number of packed steps."""
         lanes, kr, whole, word = self.lanes, self.kr, self.whole_steps, self.word
 
         def block(step: Expr, words: int) -> None:
@@ -343,11 +339,12 @@ class PackedOperand(OperandB):
             for i, value in enumerate(memory.transpose_block(rows)[:words]):
                 self._put(self._start(panel, width, step + i, j), value)
 
+        # Transposing pairs or quadruples pays for whole words of K only.
         squares, left = divided(whole, lanes)
         if not isinstance(squares, int) or squares:
             with I.serial(squares) as square:
                 block(square * lanes, lanes)
-        if not isinstance(left, int):
+        if not isinstance(left, int):  # a dynamic number of steps: only whole squares are packed
             return ex.materialise(as_expr(squares * lanes))
         if left:
             block(as_expr(whole - left), left)

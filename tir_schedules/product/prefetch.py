@@ -123,11 +123,7 @@ class StaticPrefetch:
         return emit
 
     def _even(self, fetch: Fetch, tile: TileContext, number: Index) -> Ahead | None:
-        """All tiles together prefetch the next panel once.
-
-        Rounds count elements, not lines, so that addresses are only sums: counting lines takes a
-        multiplication in each step, on a port of the FMAs.
-        """
+        """Returns a tile's part of the next panel's prefetches; None if it prefetches nothing."""
         plan, vectors, (first, size) = self.plan, self.vectors, tile.piece
         most, parts = self.of.most_lines(tile.rows, vectors), self.of.line_vectors * self.tiles
         rounds = steps_of_round(plan, size)
@@ -135,6 +131,9 @@ class StaticPrefetch:
         count = min(math.ceil(rounds * vectors / parts), rounds * most)
         if not count or 0 < plan.most_shares < self.tiles:
             return None
+        # All tiles together prefetch the next panel once. Rounds count elements, not lines, so that
+        # addresses are only sums: counting lines takes a multiplication in each step, on a port of
+        # the FMAs.
         width = vectors * plan.kernel.lanes * plan.kernel.kr  # elements of a step of a panel
         of_tile, of_round = (math.ceil(steps * width / self.tiles) for steps in (plan.steps, ROUND))
 
@@ -232,12 +231,7 @@ class DynamicPrefetch:
         branch(self.tiles <= self.most, fetching, lambda: emit(tile))
 
     def _ahead(self, tile: TileContext) -> Ahead | None:
-        """Emits what a tile prefetches of the panel after its own; None if nothing.
-
-        Each step prefetches equally many lines. If all tiles divide the panel, a tile's part
-        follows from the lines for a row, for which a block divides once: one division for each tile
-        would show if K is short.
-        """
+        """Returns how a tile prefetches the panel after its own; None if it prefetches nothing."""
         plan, vectors, rows, first = self.plan, self.vectors, tile.rows, tile.piece[0]
         zero, one, wide = (tirx.const(number, "int32") for number in (0, 1, self.width))
         panel, even = vectors * plan.steps // self.of.line_vectors, plan.fetches_evenly
@@ -248,7 +242,10 @@ class DynamicPrefetch:
         single = rows <= plan.rows // 2 and most < self.width  # only ever a single tile
         if not most or (single and not even):
             return None
+        # Each step prefetches equally many lines.
         if even:
+            # A tile's part of the panel follows from the lines for a row, for which a block divides
+            # once: one division for each tile would show if K is short.
             share = tirx.floordiv(self.row_lines * rows, plan.steps)
             stride = lines = materialise(tirx.Max(ceil_div(share, _WHOLE), one))
             before = tirx.shift_right(tile.place * self.row_lines, tirx.const(_WHOLE_BITS, "int32"))

@@ -114,11 +114,7 @@ class TileLoops:
             task.release()
 
     def _scratch(self, rows: Index, groups: Sequence[Group], cut: bool) -> Expr | None:
-        """The buffer for accumulators that tiles store; None if none is needed.
-
-        It is as wide as the widest panel: TVM cuts off columns that no access visits, but AMX tiles
-        get the distance of rows as a number before that.
-        """
+        """Allocates the buffer for accumulators that tiles store; None if none is needed."""
         plan, width = self.plan, groups[0].size
         if isinstance(rows, int):
             most = plan.bands(rows)[0][1][0].size
@@ -130,6 +126,8 @@ class TileLoops:
             height, width = max(height, few.most(plan)), max(width, few.widest(plan, groups))
         if not height or self.results.in_place:
             return None
+        # As wide as the widest panel: TVM cuts off columns that no access visits, but AMX tiles get
+        # the distance of rows as a number before that.
         shape = height, width * plan.kernel.lanes
         return I.sblock_alloc_buffer(shape, plan.kernel.acc_dtype, align=64)
 

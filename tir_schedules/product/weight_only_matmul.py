@@ -121,7 +121,7 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
 
 
 def _are_few(region: Region) -> bool:
-    """Whether rows are few, and their number is known: then a tile may decode the weight."""
+    """Whether rows are few and their number is static, so that a tile may decode the weight."""
     return not region.is_dynamic and dimensions(region)[0] <= weight_only_tiles.MOST_ROWS
 
 
@@ -248,7 +248,7 @@ def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
 
 
 def _has_digits(region: Region, kernel: Microkernel, isa: Isa) -> bool:
-    """Whether a kernel of f32 has digits beside it: by AVX2, or by VNNI for vectors of 512 bits."""
+    """Whether an f32 kernel has digits beside it, by AVX2 or by VNNI for vectors of 512 bits."""
     lanes = kernel.lanes
     if not (_multiplies_f32(kernel) and _suits_digits(region, lanes)):
         return False

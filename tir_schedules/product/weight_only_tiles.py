@@ -169,7 +169,7 @@ class WeightOnlyTiles(RegisterTiles):
 
     @contextlib.contextmanager
     def _vectors(self, panel: Expr, width: int) -> Iterator[tuple[WeightOnlyTiles, Expr]]:
-        """A loop over the vectors of a tile: yields tiles of that one vector, and its number."""
+        """Yields tiles of one vector, and its number, in a loop over the vectors of a tile."""
         side = self.side or width
         # The digits of VNNI are in registers; LLVM would write a loop over four vectors out, and
         # move digits to memory and back.

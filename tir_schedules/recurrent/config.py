@@ -190,21 +190,19 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
 
 
 def _kernel(problem: RecurrentProblem, isa: Isa) -> Microkernel:
-    """The kernel that multiplies; byte instructions need whole registers of hidden values.
-
-    Fewer values are multiplied as scalars. Without instructions for bfloat16, bfloat16 weights are
-    widened when they are packed.
-    """
+    """Selects the microkernel that multiplies the weight."""
     if problem.weight_dtype == "bfloat16" and isa.multiplies_bf16:
         kernel = kernels_for(isa, "bfloat16", "bfloat16")[0]
         if problem.hidden >= kernel.lanes:
             return kernel
     if not problem.quantized:
+        # Without instructions for bfloat16, bfloat16 weights are widened when they are packed.
         return kernels_for(isa, "float32", "float32")[0]
     if problem.weight_dtype == "int16":
         isa = isa_named(isa.vector_level)
     kernel = kernels_for(isa, "uint8", "int8")[0]
     if problem.hidden < kernel.lanes:
+        # Byte instructions need whole registers of hidden values; fewer are multiplied as scalars.
         return kernels_for(isa_named("scalar"), "uint8", "int8")[0]
     return kernel
 

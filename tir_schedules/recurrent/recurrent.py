@@ -79,11 +79,7 @@ def _parameters(region: Region, problem: RecurrentProblem, stored: Tensor) -> di
 
 
 def _known(total: int, most: int) -> ForTiles:
-    """Tiles of a static number of sequences.
-
-    If tiles have two heights, one loop has both: a single tile outside of the loop would lose its
-    registers to constants of the cells, which LLVM keeps for the inner loop.
-    """
+    """Returns a function that emits the tiles of a static number of sequences."""
     tall, *others = blocking.balanced(total, most)
 
     def run(multiply: EmitTile, finish: FinishTile) -> None:
@@ -94,6 +90,8 @@ def _known(total: int, most: int) -> ForTiles:
         if not others:
             emission.for_groups((tall,), tile)
             return
+        # One loop has tiles of both heights: a single tile outside of the loop would lose its
+        # registers to constants of the cells, which LLVM keeps for the inner loop.
         with I.serial(tall.count + others[0].count) as number, emission.opaque_block("piece"):
             start = ex.materialise(number * others[0].size + tirx.Min(number, tall.count))
             rows = ex.materialise(tirx.Select(number < tall.count, tall.size, others[0].size))

@@ -108,15 +108,14 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
 
 
 def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
-    """How many rows at once hide the latency of their reductions; long rows have enough work.
-
-    Rows a multiple of `_ALIASING` apart, of x and of the result, share one L1 set of 8 ways, and
-    loads wait for stores to addresses with equal low bits: on Zen 4, two rows of 3072 numbers took
-    up to 1.2 (rms_norm) and 1.5 (softmax) times as long as one after the other. The two sums of
-    layer_norm hide less: there one row took 1.1 times as long as each of two.
-    """
+    """Returns how many rows at once hide the latency of their reductions."""
+    # Rows a multiple of `_ALIASING` apart, of x and of the result, share one L1 set of 8 ways, and
+    # loads wait for stores to addresses with equal low bits: on Zen 4, two rows of 3072 numbers
+    # took up to 1.2 (rms_norm) and 1.5 (softmax) times as long as one after the other. The two sums
+    # of layer_norm hide less: there one row took 1.1 times as long as each of two.
     if pitch % _ALIASING == 0:
         return 2 if region.op == "layer_norm" else 1
+    # Long rows have enough work.
     if region.op not in NORM_OPS:
         return 4 if vectors <= 16 else 2
     return 6 if vectors <= 32 else 4

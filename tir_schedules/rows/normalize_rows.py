@@ -140,11 +140,8 @@ class Rows:
     # --- rows beyond cache ---------------------------------------------------------------------
 
     def _online_softmax(self) -> tuple[list[Expr], list[Expr]]:
-        """Maximum and sum of exponentials of every row, in one pass.
-
-        Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
-        The reference is clamped to a finite number, so that a chunk of -inf counts nothing.
-        """
+        """Computes the maximum and the sum of exponentials of every row, in one pass."""
+        # Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
         high = self._scalars(-math.inf)
         total = self._scalars(0.0)
 
@@ -152,6 +149,7 @@ class Rows:
             part = self._reduce(self._load, tirx.Max, -math.inf, chunk)
             old = [bind(h[()]) for h in high]
             new = [bind(tirx.Max(o, p)) for o, p in zip(old, part, strict=True)]
+            # The reference is clamped to a finite number, so that a chunk of -inf counts nothing.
             base = [materialise(tirx.Max(n, f32(ieee.LOWEST))) for n in new]
             sums = self._reduce(self._exponential(base, False), add, 0.0, chunk)
             for i, value in enumerate(sums):
@@ -164,11 +162,9 @@ class Rows:
         return [bind(h[()]) for h in high], [bind(t[()]) for t in total]
 
     def _online_moments(self) -> tuple[list[Expr], list[Expr]]:
-        """Mean and sum of squared deviations of every row, in one pass.
-
-        Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-        variances" (1979), equations 2.1.
-        """
+        """Computes the mean and the sum of squared deviations of every row, in one pass."""
+        # Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        # variances" (1979), equations 2.1.
         mean = self._scalars(0.0)
         square_sum = self._scalars(0.0)
         count = I.sblock_alloc_buffer((), "float32")
@@ -215,10 +211,7 @@ class Rows:
     # --- sweeps ----------------------------------------------------------------------------------
 
     def _sweep(self, body: Callable[[Columns, int], None], part: Part | None = None) -> None:
-        """Runs `body(columns, accumulator)` along the row: whole vectors, then the partial one.
-
-        A dynamic row is several whole vectors at a time, then single ones.
-        """
+        """Runs `body(columns, accumulator)` for a row's whole vectors, then for the partial one."""
         lanes, unroll, n = self.lanes, self.unroll, extent(self.view.n)
         if isinstance(n, int):
             start, vectors, cut = part or (0, *divmod(n, lanes))
@@ -321,7 +314,7 @@ class Rows:
         return bind(load_vector(buffer, "float32", leading, columns))
 
     def _row_held(self, i: int) -> tuple[Expr, Sequence[Expr]]:
-        """The buffer of a row's f32 numbers: the output, or another one if that is narrower."""
+        """Returns buffer and index of a row's f32 numbers, in `held` or in an f32 output."""
         if self.held is None:
             return self.out, self.target[i]
         return self.held, [tirx.const(i, "int32")]

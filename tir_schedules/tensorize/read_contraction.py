@@ -326,10 +326,8 @@ def _factor(nest: Nest, load: TensorLoad, names: dict[tirx.Var, str]) -> Factor:
 def _with_leading_ones(
     left: Factor, right: Factor, out: Sequence[str | None]
 ) -> tuple[Factor, Factor, tuple[str | None, ...]]:
-    """Labels the dimensions of extent 1 that the result and the left operand begin with.
-
-    A batch of one is then a batch, or a row, as it is in the operators around the product.
-    """
+    """Labels the dimensions of extent 1 that the result and the left operand begin with."""
+    # A batch of one is then a batch, or a row, as it is in the operators around the product.
     labels = [list(left.labels), list(right.labels), list(out)]
     ranks = [len(each) for each in labels]
     has_batches = any(x in left.labels and x in out for x in right.labels if x is not None)
