@@ -214,13 +214,11 @@ def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
 
 
 def _region_of(call: relax.Call, shapes: Sequence[tuple[int, ...]]) -> Region | None:
-    """A convolution of one group as a region with channels last; None for any other convolution.
-
-    `shapes` are the shapes of its operands and its result.
-    """
+    """A convolution of one group as a region with channels last; None for any other convolution."""
     attrs, name = call.attrs, op_name(call)
     if name not in traits.CHANNELS_LAST or int(attrs.groups) != 1:
         return None
+    # `shapes` are the shapes of the operands and the result.
     layouts = zip(traits.layouts_of(call), traits.CHANNELS_LAST[name], strict=True)
     image, kernel, result = (
         tuple(shape[layout.index(letter)] for letter in wanted)

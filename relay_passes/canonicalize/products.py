@@ -75,10 +75,8 @@ def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 
 
 def _channels(call: relax.Call, incoming: bool = False) -> int | None:
-    """The channel axis of a product's result, or of its first operand, counted from the end.
-
-    None if nothing can be folded into the product.
-    """
+    """The channel axis of a product's result, or of its first operand, counted from the end; None
+    if nothing can be folded into the product."""
     weight = call.args[1]
     tensor, other = region_tensor(weight), region_tensor(call.args[0] if incoming else call)
     if not isinstance(weight, ir.GenericConst) or tensor is None or other is None:

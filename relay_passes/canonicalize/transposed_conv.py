@@ -268,17 +268,15 @@ class TransposedConv:
         return Form((self.together,), (1,) * len(self.axes), first, moves)
 
     def _forms(self) -> list[Form]:
-        """The possible forms.
-
-        Phases of the last axis may be channels: they are contiguous in the result. With groups they
-        would become further outputs of a group, which costs kernels more than it saves.
-        """
+        """The possible forms."""
         outer = [axis.apart() for axis in self.axes[:-1]]
         last = self.axes[-1].apart()
         uneven = [axis.uneven for axis in self.axes]
         found = [self.all_together()]
         if math.prod(self.strides) > MOST_APART or any(each is None for each in outer):
             return found
+        # Phases of the last axis may be channels: they are contiguous in the result. With groups
+        # they would become further outputs of a group, which costs kernels more than it saves.
         if self.groups == 1 and not self.axes[-1].cut:
             found.append(self._apart([*outer, [self.axes[-1].together()]], any(uneven[:-1])))
         if last is not None:

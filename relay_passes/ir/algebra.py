@@ -236,10 +236,8 @@ def linear(name: str, values: np.ndarray, first: bool) -> tuple[np.ndarray, np.n
 
 def _has_room(values: np.ndarray) -> bool:
     """Whether further products and sums with these values neither overflow nor, in every channel,
-    underflow.
-
-    Single channels may have tiny factors: training has turned those channels off.
-    """
+    underflow."""
+    # Single channels may have tiny factors: training has turned those channels off.
     largest = float(np.abs(values).max(initial=0.0))
     return largest == 0 or LEAST <= largest <= LARGEST
 

@@ -127,10 +127,8 @@ def _of_used_bindings(mod: IRModule) -> IRModule:
 
 
 def _only_block(mod: IRModule) -> tuple[relax.Function, relax.DataflowBlock] | None:
-    """The only function of a module, and its only block, a dataflow block of calls.
-
-    None if the module has more functions or blocks, or binds other expressions or casts.
-    """
+    """The only function of a module, and its only block, a dataflow block of calls; None for any
+    other module."""
     functions = list(mod.functions.values())
     function = functions[0] if len(functions) == 1 else None
     if not isinstance(function, relax.Function):
@@ -138,6 +136,7 @@ def _only_block(mod: IRModule) -> tuple[relax.Function, relax.DataflowBlock] | N
     blocks = list(function.body.blocks)
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         return None
+    # Casts (`MatchCast`) are bindings, but no `VarBinding`.
     plain = all(
         isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
         for binding in blocks[0].bindings[:]

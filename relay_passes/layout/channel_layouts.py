@@ -303,12 +303,10 @@ def _aligned(var: relax.Var, call: relax.Call, arity: int) -> Iterator[_Link]:
 
 
 def _viewed(call: relax.Call, source: tuple[int, ...], result: tuple[int, ...]) -> _Axes:
-    """Where a permutation or a reshape moves the axes of its argument.
-
-    An axis survives a reshape if its extent and the number of elements before it are unchanged.
-    """
+    """Where a permutation or a reshape moves the axes of its argument."""
     if op_name(call) == "relax.permute_dims":
         return {axis: there for there, axis in enumerate(view_axes(call) or ()) if axis is not None}
+    # An axis survives a reshape if its extent and the number of elements before it are unchanged.
     found: _Axes = {}
     for axis, extent in enumerate(source):
         before = math.prod(source[:axis])

@@ -55,16 +55,14 @@ def role_of(forms: Forms, position: int) -> Role | None:
 
 
 def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | None:
-    """An item of a tuple, in the layout of the operator that makes the tuple.
-
-    None if that operator runs as imported, or if the item has its channels on another axis than the
-    tuple: a permutation after a split may turn rows into channels. The tuple is then read as
-    imported. A tuple cannot be reordered, so its operator runs as imported, too.
-    """
+    """An item of a tuple, in the layout of the operator that makes the tuple; None if the tuple is
+    read as imported."""
     whole, item = forms.labelled(value.tuple_value), forms.of(var)
     made = forms.graph.position.get(value.tuple_value)
     if whole is None or item is None or made is None or role_of(forms, made) is None:
         return None
+    # A permutation after a split may turn rows into channels: the tuple is then read as imported.
+    # A tuple cannot be reordered, so its operator runs as imported, too.
     if item.rank == whole.rank and item.axis != whole.axis:
         return None
     number = value.index

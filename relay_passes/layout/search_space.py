@@ -183,10 +183,7 @@ def _name(graph: DataflowGraph, position: int) -> str:
 
 
 def _neighbours(plan: LayoutPlan, leading: set[int]) -> dict[int, set[int]]:
-    """For every leading operator, the leading ones that it meets directly or through followers.
-
-    A convolution that runs in one layout only is where a layout ends, so it links nothing.
-    """
+    """For every leading operator, the leading ones that it meets directly or through followers."""
     linked: dict[int, set[int]] = {}
     for position, role in enumerate(plan.roles):
         if role is None:
@@ -203,6 +200,7 @@ def _neighbours(plan: LayoutPlan, leading: set[int]) -> dict[int, set[int]]:
                 role = plan.roles[other]
                 if other not in seen and role is not None:
                     seen.add(other)
+                    # A layout ends at a convolution that runs in one layout only.
                     if other not in leading and len(role.labels) > 1:
                         stack.append(other)
         found[start] = seen & leading - {start}

@@ -158,15 +158,13 @@ Combine: TypeAlias = Callable[[Expr, Expr], Expr]
 
 
 def _extreme(node: type[tirx.Max | tirx.Min], compare: type[tirx.GT | tirx.LT]) -> Combine:
-    """Makes the larger or the smaller of two elements; NaN if either is NaN.
-
-    Generic schedules make `llvm.maximum` of a maximum, which branches on the sign of an element:
-    signs that change at random make that three times as slow.
-    """
+    """Makes the larger or the smaller of two elements; NaN if either is NaN."""
 
     def combine(old: Expr, new: Expr) -> Expr:
         if "float" not in element_of(old):
             return node(old, new)
+        # Generic schedules make `llvm.maximum` of a maximum, which branches on the sign of an
+        # element: signs that change at random make that three times as slow.
         chosen = tirx.Select(compare(old, new), old, new)  # x86 has one instruction for it
         return tirx.Select(old <= like(math.inf, old), chosen, old)
 

@@ -285,10 +285,7 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
 
 
 def _in_order(term: Expr, out: Sequence[Axis], reduce: Sequence[Axis]) -> list[Axis]:
-    """The axes in the order of the first tensor with most of them; all other axes come first.
-
-    Axes of the result of extent 1 that this tensor lacks are left out.
-    """
+    """The axes in the order of the first tensor with most of them; all other axes come first."""
     loads = loads_of(term)
     if not loads:
         return [*out, *reduce]
@@ -299,6 +296,7 @@ def _in_order(term: Expr, out: Sequence[Axis], reduce: Sequence[Axis]) -> list[A
     units = [axis for axis in out if axis.extent == 1]
     free = [place for place, index in enumerate(most.indices) if const_int(index) == 0]
     places |= {axis.var: place for axis, place in zip(units, free, strict=False)}
+    # Axes of the result of extent 1 that the tensor lacks.
     left_out = units[len(free) :]
     axes = [axis for axis in (*out, *reduce) if axis not in left_out]
     return sorted(axes, key=lambda axis: places.get(axis.var, -1))

@@ -249,10 +249,8 @@ def multiply_in_turns(
 def _cheapest(
     operands: Sequence[Operand], out: Labels, sizes: dict[str, int], factors: bool
 ) -> _Pair:
-    """The pair of operands whose product takes the fewest multiplications.
-
-    `factors` allows a pair whose product does not sum, if no pair does.
-    """
+    """The pair of operands whose product takes the fewest multiplications; `factors` allows a
+    product without a sum if no pair has a sum."""
 
     def cost(pair: _Pair) -> int:
         labels = {*pair[0].labels, *pair[1].labels}

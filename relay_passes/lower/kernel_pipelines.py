@@ -171,11 +171,8 @@ def check_first(mod: IRModule) -> IRModule:
 
 
 def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
-    """A statement whose first check, if it has one, comes before the allocations next to it.
-
-    Checks are never in loops.
-    """
-    if isinstance(statement, tirx.For):
+    """A statement whose first check, if it has one, comes before the allocations next to it."""
+    if isinstance(statement, tirx.For):  # checks are never in loops
         return statement
     inside = children(statement)
     for place, each in enumerate(inside):

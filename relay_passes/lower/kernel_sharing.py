@@ -102,10 +102,8 @@ class Families:
     def _family(
         self, regions: list[Region], config: Config, share: bool
     ) -> tuple[Family, list[Region]]:
-        """The family of the first of some regions of one form, and the regions outside the family.
-
-        If not `share`, the family has only the first region.
-        """
+        """The family of the first of `regions`, all of one form, and the regions outside it;
+        without `share`, only the first is inside."""
         first, *others = regions
         kernel, threads = self.build(first, config), self.machine.threads
         arguments = len(first.inputs) + len(first.operands)

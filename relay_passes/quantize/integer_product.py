@@ -189,10 +189,8 @@ def integers_of(block: Bindings, quantized: Quantized) -> relax.Expr:
 def _integer_bias(
     graph: DataflowGraph, var: relax.Var, product: IntegerProduct
 ) -> tuple[relax.Var, relax.Expr] | None:
-    """The addition of a bias to an integer product, and the bias as int32.
-
-    None if there is no such bias, or if the sum may overflow with it.
-    """
+    """The addition of a bias to an integer product, and the bias as int32; None without such a
+    bias, or if the sum may overflow."""
     user = graph.only_user(var)
     scale, tensor = product.known_scale, region_tensor(var)
     if user is None or scale is None:

@@ -231,13 +231,11 @@ def additive_diagonal(
 
 
 def _diagonal(visible: np.ndarray, infinite: bool) -> int | None:
-    """c, if keys are visible where j <= i + c; a query may see no key only if `infinite`.
-
-    If a finite number replaces all scores of a query, its softmax differs from that of -inf.
-    """
+    """c, if keys are visible where j <= i + c; a query may see no key only if `infinite`."""
     rows, columns = visible.shape
     counts = visible.sum(axis=1)
     some = np.flatnonzero(counts)
+    # If a finite number replaces all scores of a query, its softmax differs from that of -inf.
     if not len(some) or (len(some) < rows and not infinite):
         return None
     first = int(some[0])

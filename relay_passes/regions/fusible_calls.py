@@ -97,17 +97,14 @@ def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Va
 def _computed_anew(
     graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr, tensor: Tensor
 ) -> Value | None:
-    """A value that is computed outside and that the region can compute at no cost; else None.
-
-    A dequantised tensor is read as 8 bits, an f32 tensor widened from bfloat16 as bfloat16. One
-    factor of a product must be the scale of a dynamic quantisation.
-    """
+    """A value that is computed outside and that the region can compute at no cost; else None."""
     call = graph.definition(expr)
     if call is None or not broadcasts(tensor.shape, epilogue.shape):
         return None
     # A region that ends with this value does not store the narrow one.
     inside = graph.position[expr] in graph.taken
     value: Value | None = None
+    # A dequantised tensor is read as 8 bits, an f32 tensor widened from bfloat16 as bfloat16.
     if is_call(call, "relax.dequantize") and not inside:
         trial = epilogue.copy()
         value = _dequantize(graph, trial, call)
@@ -119,6 +116,7 @@ def _computed_anew(
         if source is not None and (source.dtype, tensor.dtype) == ("bfloat16", "float32"):
             value = epilogue.step("cast", (epilogue.operand(call.args[0], source),))
     elif is_call(call, "relax.multiply") and any(map(graph.item_of_range, call.args)):
+        # One factor is the scale of a dynamic quantisation.
         is_vector = tensor.size == max((1, *tensor.shape[-1:]))
         factors = [value_of(graph, epilogue, arg) for arg in call.args] if is_vector else [None]
         known = tuple(factor for factor in factors if factor is not None)

@@ -176,11 +176,9 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
 
 
 def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool:
-    """Whether elementwise operators outside any region compute x from 8-bit tensors of its shape.
-
-    Only if x has one use: others may need x in memory anyway.
-    """
+    """Whether elementwise operators outside any region make x from 8-bit tensors of its shape."""
     call = graph.definition(x)
+    # Other users may need x in memory anyway.
     if call is None or graph.position[x] in graph.taken or graph.only_user(x) != user:
         return False
     if is_call(call, "relax.dequantize"):

@@ -309,9 +309,8 @@ def _read(
 
 
 def _stored(graph: RegionGraph, rounded: Attribute | None, expr: relax.Expr) -> relax.Expr | None:
-    """The tensor to read instead of a cast one, which the kernel converts; None if it is no such
-    cast: from a narrower type to float32, or from float32 to the type `rounded` of the product.
-    """
+    """The tensor before a cast that the kernel does itself: from a narrower type to float32, or
+    from float32 to its type `rounded`; else None."""
     call, at = graph.definition(expr), graph.region_of(expr)
     if at is not None:
         region = graph.regions[at]

@@ -136,14 +136,12 @@ def _faster(region: Region, machine: Machine, cold: bool, errors: str) -> Choice
 
 
 def _with_unknown_weights(mod: IRModule, weights: set[relax.Expr]) -> set[relax.Function]:
-    """The regions whose weight, the second input, is known only at the call.
-
-    Constants are known, and so are `weights`, even if their elements are moved.
-    """
+    """The regions whose weight, the second input, is known only at the call."""
     found = set()
     for function in filter(is_ordinary, mod.functions.values()):
         for block in function.body.blocks:
             bindings = block.bindings[:]
+            # `weights` are known like constants, even if their elements are moved.
             known = moved_weights(bindings, weights)
             for call in (each.value for each in bindings if isinstance(each.value, relax.Call)):
                 if not isinstance(call.op, ir.GlobalVar) or len(call.args) < 2:

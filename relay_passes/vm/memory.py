@@ -112,10 +112,7 @@ def _allocating(call: Any, size: tirx.Expr) -> relax.Call:
 
 
 def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[relax.Var, range]:
-    """First and last binding of storages of dynamic size that are not returned.
-
-    A result of any call that uses a storage is assumed to lie in it.
-    """
+    """First and last binding of storages of dynamic size that are not returned."""
     arguments: set[tirx.Expr] = set()
     for parameter in function.params:
         arguments.update(
@@ -125,6 +122,7 @@ def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[rel
     last: dict[relax.Var, int] = {}
     owners: dict[relax.Var, set[relax.Var]] = {}
     for number, binding in enumerate(bindings):
+        # A result of any call that uses a storage is assumed to lie in it.
         used = {owner for var in variables(binding.value) for owner in owners.get(var, ())}
         last.update(dict.fromkeys(used, number))
         if op_name(binding.value) == _ALLOCATE:
