@@ -27,13 +27,11 @@ _NAMED = Description("", "", {}, {})
 
 
 class _Stated:
-    """An attribute of `Machine` that reads a number of its description once.
-
-    `number` is its key there, by default the attribute's name. With `by_width` there are two
-    numbers, for vectors of 256 and of 512 bits.
-    """
+    """An attribute of `Machine` that reads a number of its description once."""
 
     def __init__(self, number: str = "", by_width: bool = False) -> None:
+        # `number`: the key in the description, by default the attribute's name. With `by_width`
+        # there are two numbers, for vectors of 256 and of 512 bits.
         self.number, self.by_width = number, by_width
 
     def __set_name__(self, owner: type, name: str) -> None:

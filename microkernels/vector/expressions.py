@@ -143,8 +143,8 @@ more uses is materialised."""
 
 
 class _Names(threading.local):
-    """Names of this thread: open `let_scope`s, and for each name in the PrimFunc under construction
-    the number of uses of values in memory that it stands for."""
+    """This thread's open `let_scope`s, and for each name in the PrimFunc under construction the
+    number of uses of values in memory."""
 
     def __init__(self) -> None:
         self.scopes: list[list[tuple[tirx.Var, Expr]]] = []

@@ -142,10 +142,9 @@ def _extreme(node: type[tirx.Max | tirx.Min], function: str, x: Expr, y: Expr) -
 
 
 def _not_zero(value: Expr) -> Expr:
-    """A value, hidden if it is a scalar constant 0; TVM folds no 0 that is broadcast.
-
-    (So vector kernels that differ only in such numbers stay alike and can be shared.)
-    """
+    """A value, hidden if it is a scalar constant 0."""
+    # TVM folds no 0 that is broadcast. So vector kernels that differ only in such numbers stay
+    # alike and can be shared.
     zero = isinstance(value, tirx.FloatImm) and float(value.value) == 0
     return hidden(value) if zero and is_float(value) else value
 

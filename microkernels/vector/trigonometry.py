@@ -79,10 +79,8 @@ def _by_range(magnitude: Expr, values: Sequence[float], element: str) -> Expr:
 
 
 def _near(magnitude: Expr) -> tuple[Expr, Expr]:
-    """r and n of a bound |x| < 2^20 that is r + n pi / 2: |r| <= 0.8, n as int32 modulo 4.
-
-    The error is 2^-53 of a quarter turn; the least |r| of any float32 is 2^-29.
-    """
+    """r and n of a bound |x| < 2^20 that is r + n pi / 2: |r| <= 0.8, n as int32 modulo 4."""
+    # The error is 2^-53 of a quarter turn; the least |r| of any float32 is 2^-29.
     wide = bind(cast("float64", magnitude))
     high, middle, low = (like(part, wide) for part in _PARTS[0])
     turns = bind(wide * high)

@@ -74,27 +74,24 @@ def without_collections() -> Iterator[None]:
 
 
 def _import_but_backends() -> None:
-    """Imports TVM without `tvm.runtime.disco`, which cannot be imported then.
-
-    Needs that TVM does without this module, as its C++ classes are in a library that only the last
-    step loads; a TVM without a compiler imports it, as it takes no notice of unknown classes.
-    """
+    """Imports TVM without `tvm.runtime.disco`, which cannot be imported then."""
+    # Needs that TVM does without this module: its C++ classes are in a library that only the last
+    # step loads.
     sys.modules[_DISCO] = None  # type: ignore[assignment]
     try:
         tvm = import_module("tvm")
     finally:
         del sys.modules[_DISCO]
+    # A TVM without a compiler takes no notice of unknown classes, so it can import the module.
     if tvm.base._RUNTIME_ONLY:
         tvm.runtime.disco = import_module(_DISCO)
 
 
 @contextmanager
 def _names_listed_once() -> Iterator[None]:
-    """Has `tvm_ffi.init_ffi_api` list names of global functions only when there are new ones.
-
-    Needs `tvm_ffi.registry.list_global_func_names`, which asks what the global function
-    `ffi.FunctionListGlobalNamesFunctor` returns for the number of names, then for each.
-    """
+    """Has `tvm_ffi.init_ffi_api` list names of global functions only when there are new ones."""
+    # Needs `tvm_ffi.registry.list_global_func_names`, which asks what the global function
+    # `ffi.FunctionListGlobalNamesFunctor` returns for the number of names, then for each.
     registry: Any = import_module("tvm_ffi.registry")
     stock = registry.list_global_func_names
     names: list[str] = []
@@ -115,12 +112,10 @@ def _names_listed_once() -> Iterator[None]:
 
 @contextmanager
 def _quick_errors() -> Iterator[None]:
-    """Raises in Python the errors that TVM's backends run into, and ignore.
-
-    Needs `tvm.tirx.script.builder.ir`, which for the names that the printer gives operators asks
-    `Op.get` for operators that do not exist, and `_register_op_attr` for a name that C++ has given
-    already.
-    """
+    """Raises in Python the errors that TVM's backends run into, and ignore."""
+    # Needs `tvm.tirx.script.builder.ir`, which for the names that the printer gives operators asks
+    # `Op.get` for operators that do not exist, and `_register_op_attr` for a name that C++ has
+    # given already.
     op: Any = import_module("tvm.ir").Op
     builder: Any = import_module("tvm.tirx.script.builder.ir")
     get, register = op.get, builder._register_op_attr
