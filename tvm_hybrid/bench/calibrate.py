@@ -162,16 +162,14 @@ def _clock(dtype: str, each: float, what: str) -> Number:
 
 
 def _reading(threads: int, size: int) -> list[float]:
-    """Bytes per microsecond that threads read together of a weight of `size` bytes.
-
-    They multiply one row with it, which takes no longer than reading the weight.
-    """
+    """Bytes per microsecond that threads read together of a weight of `size` bytes."""
     columns = size // 4 // ROWS_OF_WEIGHT
     weight = relax.const(np.ones((ROWS_OF_WEIGHT, columns), np.float32))
     x = relax.Var("x", relax.TensorType((1, ROWS_OF_WEIGHT), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
+            # The product with one row takes no longer than reading the weight.
             result = builder.emit_output(relax.op.matmul(x, weight))
         builder.emit_func_output(result)
     executable = compile_module(builder.get(), num_threads=threads, records=[])
@@ -181,11 +179,9 @@ def _reading(threads: int, size: int) -> list[float]:
 
 
 def _forks(threads: int, shipped: Description) -> Number:
-    """Scales the described fork times to the measured one on `threads` threads.
-
-    Tasks take some microseconds, because the thread that starts a loop takes back tasks that no
-    worker has begun: a loop of empty tasks would be over before a worker sees it.
-    """
+    """Scales the described fork times to the measured one on `threads` threads."""
+    # The thread that starts a loop takes back tasks that no worker has begun. So tasks take some
+    # microseconds: a loop of empty tasks would be over before a worker sees it.
     parallel, alone = _loop(threads), _loop(1)
     lines = tvm.runtime.tensor(np.ones(threads * LINE, np.int64))
     line = tvm.runtime.tensor(np.ones(LINE, np.int64))

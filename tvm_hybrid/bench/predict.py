@@ -254,10 +254,8 @@ def _machine(target: Any, threads: int) -> tuple[Target, Machine]:
 def _products(
     region: Region, config: Config, machine: Machine, name: str = "", epilogue: int | None = None
 ) -> Iterator[PredictedProduct]:
-    """Predicts the products of a region that run on AMX tiles; an attention's softmax is left out.
-
-    `name` and `epilogue` override those that the region's operators give.
-    """
+    """Predicts a region's products on AMX tiles, without an attention's softmax; `name` and
+    `epilogue` override those that the region's operators give."""
     for product in template_for(region.op).products(region, config, machine):
         plan, part, kernel = product.plan, product.part, product.plan.kernel
         if not isinstance(kernel, AmxMicrokernel) or not product.copies:

@@ -123,8 +123,8 @@ def _machine(target: Target) -> list[Any]:
 
 
 def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:
-    """The user's record files; the package's count as sources. None: records are disabled."""
-    if records is None:
+    """The user's record files with digests, None if records are disabled; and their states."""
+    if records is None:  # the package's own record files count as sources, in `stamp`
         names: Sequence[str | os.PathLike[str]] = default_record_paths()
         refused = records_refused()
     else:

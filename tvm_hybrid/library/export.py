@@ -147,11 +147,9 @@ def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
 
 
 def _object_code(module: Any) -> bytes:
-    """Returns an LLVM module's object file.
-
-    It is written to memory, because LLVM ends the process if a write fails. A limit on file sizes
-    holds for memory files too, so the assembly, which is longer than the code, is measured first.
-    """
+    """Returns an LLVM module's object file; OSError if the limit on file sizes may forbid it."""
+    # LLVM ends the process if a write fails, so it writes to memory. A limit on file sizes holds
+    # for memory files too, so the assembly, which is longer than the code, is measured first.
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and limit < len(module.inspect_source("asm")):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -174,10 +172,8 @@ def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:
 
 
 def _share(pieces: Sequence[Piece], stored: dict[str, Piece]) -> list[Piece]:
-    """Replaces pieces that earlier programs have by those pieces, and adds the others to `stored`.
-
-    Equal pieces within a program stay separate: a program that lies in one run loads faster.
-    """
+    """Replaces pieces that earlier programs have by those, and adds the others to `stored`."""
+    # Equal pieces within a program stay separate: a program that lies in one run loads faster.
     known = dict(stored)
     shared = []
     for piece in pieces:

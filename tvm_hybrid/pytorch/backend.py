@@ -140,9 +140,7 @@ _SOURCE, _PADDING = 0, 1  # kinds of masks: queries by keys; keys of each item; 
 def _multi_head_attention(
     query: Any, key: Any, value: Any, size: int, heads: int, *given: Any
 ) -> tuple[Any, Any]:
-    """Decomposes `_native_multi_head_attention`; `given`: weights and biases of both products,
-    `mask`, `need_weights`, `average_attn_weights`, `mask_type`.
-    """
+    """Decomposes `_native_multi_head_attention`."""
     missing = (None, True, True, None)[len(given) - 4 :]
     qkv_weight, qkv_bias, weight, bias, mask, need_weights, average, mask_type = given + missing
     if query is key and key is value:
@@ -171,10 +169,9 @@ def _multi_head_attention(
 
 
 def _encoder_layer(source: Any, size: int, heads: int, *given: Any) -> Any:
-    """Decomposes `_transformer_encoder_layer_fwd`; `given`: weights and biases of attention's two
-    products, `use_gelu`, `norm_first`, `eps`, weights and biases of two norms and two products,
-    mask, kind of mask.
-    """
+    """Decomposes `_transformer_encoder_layer_fwd`."""
+    # `given`: weights and biases of attention's two products, `use_gelu`, `norm_first`, `eps`,
+    # weights and biases of two norms and two products, mask, kind of mask.
     use_gelu, norm_first, eps = given[4:7]
     mask, mask_type = (*given[15:], None, None)[:2]
 

@@ -90,10 +90,8 @@ class NearestRecords:
     def _near(
         self, region: Region, groups: Mapping[str, list[Located]]
     ) -> Iterator[tuple[float, str]]:
-        """Yields distances and keys of similar regions with nearly equal sizes.
-
-        For a dynamic region: of equal regions with static sizes near the sample.
-        """
+        """Yields distances and keys of similar regions with nearly equal sizes."""
+        # Similar to a dynamic region are equal regions with static sizes near the sample.
         if region.is_dynamic:
             for workload, located in groups.items():
                 values = symbols_in(region, located[0].record.region)

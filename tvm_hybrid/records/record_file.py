@@ -302,7 +302,7 @@ class RecordFile:
             self._tail_in = self._take(tail, f"{self.path}:{self._lines + 1}", size) or []
 
     def _take(self, text: bytes, place: str, size: int | None = None) -> list[Any] | None:
-        """Stores a line and returns its list; None if skipped. `size`: file size, if unfinished."""
+        """Stores a line and returns its list; None if the line is skipped."""
         line = _line(text, place)
         if line.record is not None:
             self.records.append(Located(line.record, place))
@@ -312,6 +312,7 @@ class RecordFile:
             others.append(line)
             return others
         message = f"{place}: skipped, {line.problem}"
+        # Only an unfinished line has a `size`: that of the file.
         written = size is not None and is_being_written(self.path, size)
         if not written and self.damaged[-1:] != [message]:  # an unfinished line is read twice
             self.damaged.append(message)

@@ -360,10 +360,7 @@ class AsyncRuns:
         return text
 
     def _finish(self) -> None:
-        """Completes the session once it can run.
-
-        With streams, `run` and `run_with_iobinding` wait for their turn from now on.
-        """
+        """Makes `run` and `run_with_iobinding` wait for their turn if there are streams."""
         if self._streams is not None:
             call = self._requests.call
             self._direct = {name: getattr(self, name) for name in _RUNS}

@@ -61,15 +61,13 @@ def _dynamic_feeder(info: TensorInfo, anywhere: bool) -> Feed:
 
 
 def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
-    """Makes a function that converts a caller's value for one input to an argument of the model.
-
-    It copies small values into aligned memory of this thread, and passes large ones without a copy
-    if the kernels can read them where they are.
-    """
+    """Makes a function that converts a caller's value for one input to an argument of the model."""
     if info.static_shape is None:
         return _dynamic_feeder(info, anywhere)
     if is_narrow(info.dtype):
         return _narrow_feeder(info)
+    # Small values are copied into aligned memory of this thread. Large ones are passed without a
+    # copy if the kernels can read them where they are.
     memory = feeds.aligned_empty(info)
     bfloat16 = info.dtype == "bfloat16"
     tensor = feeds.tensor_of(memory.view(feeds.BITS) if bfloat16 else memory)

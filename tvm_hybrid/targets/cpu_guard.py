@@ -111,24 +111,22 @@ def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(name: str, guard: Guard) -> Any:
-    """Compiles a function without arguments that raises a RuntimeError if a feature is missing.
-
-    If several are missing, the message names the newest. Whether AMX tiles may be used is asked of
-    Linux, not of cpuid; under the emulator every AMX feature counts as present.
-    """
+    """Compiles a function without arguments that raises a RuntimeError if a feature is missing."""
     amx = permission.AMX_FEATURES
+    # Newest first: if several features are missing, the message names the newest.
     asked = [FEATURES[each] for each in reversed(guard.features) if each not in amx]
     with IRBuilder() as builder, I.prim_func():
         I.func_name(name)
         I.func_attr({**NO_ALIAS, "global_symbol": name})
         emulated = any(feature.is_amx for feature in asked)
+        # Under the emulator every AMX feature counts as present.
         emulator = permission.EMULATED_LLVM_IR if emulated else ""
         with llvm_functions(CPUID_LLVM_IR, emulator):
             unknown = I.call_extern("int32", "tvm_hybrid_cpu_known") == 0
             with I.If(unknown), I.Then():
                 _assert_features(asked, guard.cpu)
                 I.evaluate(I.call_extern("int32", "tvm_hybrid_cpu_remember"))
-        if guard.tiles:
+        if guard.tiles:  # asks Linux, not cpuid, whether AMX tiles may be used
             permission.emit_permission_check()
     mod = IRModule({name: builder.get()})
     if guard.prefix is not None:

@@ -224,13 +224,11 @@ def _with_needs(mod: IRModule, target: Target) -> IRModule:
 
 
 def _lowered(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """Runs all passes in the caller's context.
-
-    TVM's well-formed check runs only before and after them: in between, calls of our functions have
-    packed weights already while the functions do not.
-    """
+    """Runs all passes in the caller's context, without TVM's well-formed check between them."""
     every = ir.transform.Sequential(passes_through(Phase.LOWER_TO_VM, options, decisions))
     outer = PassContext.current()
+    # Between passes, calls of our functions have packed weights already while the functions do not,
+    # so the check runs only before and after all passes.
     instruments = [each for each in outer.instruments or () if each.name != WELL_FORMED_CHECK]
     if options.dump_ir is not None:
         instruments = [DumpIR(options.dump_ir)]

@@ -163,10 +163,8 @@ def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]
 
 
 def _wide_sizes(inputs: list[tirx.Var], outputs: list[tirx.Var]) -> dict[tirx.Var, tirx.Var]:
-    """64-bit variables, as Relax needs, for the narrower variables in extents.
-
-    Raises CompileError if a size is not itself a dimension of an input.
-    """
+    """64-bit variables, as Relax needs, for narrower ones in extents; CompileError if sizes share a
+    name, or a size is not itself a dimension of an input."""
     used, defined = set(), set()
     for buffer in (*inputs, *outputs):
         used |= {var for extent in buffer.shape for var in variables_of(extent)}

@@ -169,15 +169,13 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _press_after(hooked: threading.Event, left: threading.Event) -> None:
-    """Sends Ctrl-C again once the hook has returned, which may take long on a busy machine.
-
-    A signal between Python's check for signals and the wait of `time.sleep` does not wake the main
-    thread. So it is sent until the main thread has moved on; a pending signal is not doubled.
-    """
-    while hooked.is_set():
+    """Sends Ctrl-C again, from the return of the hook until the main thread has moved on."""
+    while hooked.is_set():  # may take long on a busy machine
         time.sleep(_MOMENT)
     main = threading.main_thread().ident
     assert main is not None
+    # A signal between Python's check for signals and the wait of `time.sleep` does not wake the
+    # main thread: it must be sent again. A pending signal is not doubled.
     while not left.is_set():
         signal.pthread_kill(main, signal.SIGINT)
         # Read the place after the signal: an earlier move is no reaction to it.

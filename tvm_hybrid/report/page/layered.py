@@ -217,15 +217,13 @@ def middles_of(
 
 
 def _put(layer: Sequence[int], wanted: Numbers, widths: Numbers, middle: list[float]) -> None:
-    """Finds the middles nearest to the wanted ones, by least squares, that keep distances.
-
-    Boxes that would overlap are joined into blocks, as pools of an isotonic regression.
-    """
+    """Finds the middles nearest to the wanted ones, by least squares, that keep distances."""
     offsets, offset = [], 0.0
     for index, box in enumerate(layer):
         if index:
             offset += (widths[layer[index - 1]] + widths[box]) / 2 + GAP
         offsets.append(offset)
+    # Boxes that would overlap are joined into blocks, as pools of an isotonic regression.
     pools: list[tuple[float, int]] = []  # sum and number
     for goal, offset in zip(wanted, offsets, strict=True):
         total, count = goal - offset, 1

@@ -191,11 +191,8 @@ def relation_features(arrays: NestArrays, cycles: np.ndarray | None, machine: Ma
 
 
 def _at(arrays: NestArrays, size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Finds the outermost loops whose bytes fit into a memory of `size` bytes.
-
-    Returns the bytes that enter the memory [configurations, buffers], the runs of these loops, and
-    the share of the memory that they fill [both configurations, nests].
-    """
+    """Bytes that enter a memory of `size` bytes, runs of the outermost loops that fit into it, and
+    the share that these loops fill."""
     fits = arrays.touched.sum(axis=3) <= size
     fits[:, :, -1] = True
     # Each thread has a memory of its own, so a parallel loop does not count as fitting.
@@ -206,6 +203,7 @@ def _at(arrays: NestArrays, size: float) -> tuple[np.ndarray, np.ndarray, np.nda
     touched = np.take_along_axis(arrays.touched, level[..., None], axis=2)[:, :, 0]
     has = arrays.operations[..., None] > 0
     traffic = (runs * touched * has).sum(axis=1)
+    # [configurations, buffers], and twice [configurations, nests]
     return traffic, runs[..., 0], np.minimum(touched.sum(axis=2) / size, 1.0)
 
 

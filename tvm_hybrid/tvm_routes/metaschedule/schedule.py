@@ -109,13 +109,9 @@ def register_intrinsic(name: str) -> bool:
 
 
 def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: bool) -> Block | None:
-    """Adds the block that packs the weight into panels; None if tiles read the weight in place.
-
-    Kernels with kr = 1 can read panels in place. The packing of a constant is annotated, so that
-    `SplitLayoutRewritePreproc` takes it out of the program.
-    """
+    """Adds the block that packs the weight into panels; None if tiles read the weight in place."""
     kr, columns = tiling.kernel.kr, tiling.columns
-    if kr == 1 and not constant:
+    if kr == 1 and not constant:  # kernels with kr = 1 can read panels in place
         return None
     weight = schedule.get(block).reads[_WEIGHT].source
     rank = len(weight.shape)
@@ -128,6 +124,7 @@ def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: boo
     if copy is None:
         copy = schedule.cache_read(block, _WEIGHT, "global")
     if constant:
+        # `SplitLayoutRewritePreproc` takes the packing out of the program.
         schedule.annotate(copy, "meta_schedule.layout_rewrite_preproc", True)
 
     def panels(*index: tirx.Expr) -> list[tirx.Expr]:
