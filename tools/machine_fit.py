@@ -187,11 +187,9 @@ def _clock_of_product(row: dict[str, Any], machine: Machine) -> float:
 
 
 def _fetching_twice(plan: ProductPlan, machine: Machine) -> Machine:
-    """The machine with slower L3 and memory, as the measured code had to use them.
-
-    Its tiles prefetched whole lines for each step, so that three and four blocks of rows prefetched
-    the next panel more than once.
-    """
+    """The machine with slower L3 and memory, as the measured code had to use them."""
+    # The code's tiles prefetched whole lines for each step, so that three and four blocks of rows
+    # prefetched the next panel more than once.
     blocks = ceil(plan.m / plan.rows)
     times = blocks * ceil(plan.vectors / blocks) / plan.vectors
     found, core = copy.copy(machine), machine.tile_core

@@ -137,10 +137,8 @@ def _t5_attention(g: Graph, x: str, q: str, k: str, v: str, bias: str) -> str:
 
 
 def _t5_bias(g: Graph, rows: tuple[str, str], keys: str, causal: bool) -> str:
-    """[1, heads, rows, keys]: a number for each head and bucket of distances.
-
-    `rows` are the scalars where rows begin and end; `keys` is the scalar where keys end.
-    """
+    """[1, heads, rows, keys]: a number for each head and bucket of distances."""
+    # `rows` are the scalars where rows begin and end; `keys` is the scalar where keys end.
     one = g.constant(1, np.int64)
     first = g.node("Unsqueeze", g.node("Range", *rows, one), g.ints(1))
     zero = g.constant(0, np.int64)

@@ -23,11 +23,8 @@ LEVEL = 4  # accuracy_level: MatMulNBits may quantise activations to int8
 
 
 class _Writer:
-    """Writes the parts of a Llama.
-
-    `kind` (one of KINDS) is that of the products' weights; `dtype` is the type of values between
-    products, and of caches.
-    """
+    """Writes the parts of a Llama: product weights of `kind` (one of KINDS), values between
+    products and caches of type `dtype`."""
 
     def __init__(self, sizes: Sizes, kind: str, dtype: Any) -> None:
         self.graph, self.sizes, self.kind, self.dtype = Graph(Form(True)), sizes, kind, dtype

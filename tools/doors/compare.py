@@ -30,15 +30,13 @@ def kernels(decisions: Iterable[Decision]) -> Kernels:
 
 
 def _essence(decision: Decision) -> str:
-    """A kernel in words, without names of values and numbers that make equal names unique.
-
-    The operators of a generic kernel are sorted by name, because their order in the name depends on
-    the order in which they were written.
-    """
+    """A kernel in words, without names of values and numbers that make equal names unique."""
     config = ", ".join(f"{key}={value}" for key, value in sorted(decision.config.items()))
     if decision.taken:
         return f"{decision.op}: {decision.kernel} ({config})"
     name = re.sub(r"(?<=[a-z])[0-9]+(?=_|$)", "", decision.op)
+    # The order of operators in a generic kernel's name depends on the order in which they were
+    # written, so they are sorted by name.
     return f"{' '.join(sorted(name.split('_')))}: {decision.kernel}"
 
 

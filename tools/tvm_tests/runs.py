@@ -93,10 +93,8 @@ def _run(
 
 
 def _ends(process: subprocess.Popen[bytes], notes: Path, timeout: float) -> bool:
-    """Waits for a process; returns whether it ends without a test that takes too long.
-
-    Counts checks, not seconds of the clock: a machine that sleeps must not fail tests.
-    """
+    """Waits for a process; returns whether it ends without a test that takes too long."""
+    # Counts checks, not seconds of the clock: a machine that sleeps must not fail tests.
     size, looks = 0, 0
     while process.poll() is None:
         time.sleep(STEP)
