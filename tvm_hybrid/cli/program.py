@@ -1,4 +1,4 @@
-"""Commands for one model or library, from `compile` to `scale` and `quantize`."""
+"""Commands that make and run programs: `compile`, `run`, `check`, `serve`, `verify`, `quantize`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from .base.console import error_console, say, show, working
 from .base.models import (
     Inputs,
     dynamic_inputs,
-    executable_of,
     input_options,
     session_of,
     sized,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ..executable.executable import Executable
     from ..options import CompileOptions
 
 
@@ -307,143 +305,6 @@ def verify(
     found = {"passed": report.passed, **msgspec.to_builtins(report)}
     show(found, as_json, verify_table(report), *first)
     return 0 if report.passed else 1
-
-
-@shared.model_command("report")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE.html",
-    type=shared.OutputFile(".html", ".htm"),
-    help="The page to write.",
-)
-@input_options
-@click.option("--repeat", type=shared.AT_LEAST_ONE, default=20, help="Runs that are timed.")
-@click.option(
-    "--beside",
-    is_flag=True,
-    help="Also run ONNX Runtime, in turns with the program; show its time.",
-)
-@shared.compile_options()
-def report(
-    model: Path,
-    inputs: Inputs,
-    output: Path | None,
-    repeat: int,
-    beside: bool,
-    options: CompileOptions,
-    as_json: bool,
-) -> int:
-    """Writes a page that says why MODEL is slow: graph, kernels, roofline, memory, decisions.
-
-    MODEL is an ONNX file or a library that `compile` wrote. The page is one HTML file that loads
-    nothing else. The machine and the model are measured for it, so it should be idle. --json prints
-    the content of the page, and needs no -o.
-    """
-    if output is None and not as_json:
-        raise click.UsageError("name the page to write, such as -o report.html, or give --json")
-    import msgspec
-
-    from ..library.artifact import is_library
-    from ..report.page.collect import collect
-    from ..report.page.data import write_page
-
-    if beside and is_library(model):
-        raise click.UsageError("--beside needs the ONNX file that ONNX Runtime runs, not a library")
-
-    options = sized(model, options, inputs.given)
-    executable = executable_of(model, options)
-    feeds, _ = inputs.feeds_of(executable)
-    with working("measuring"):
-        data = collect(executable, feeds, model=str(model), repeat=repeat)
-        if beside:
-            others = _beside_onnx_runtime(model, executable, feeds)
-            data = msgspec.structs.replace(
-                data, head=msgspec.structs.replace(data.head, others_us=others)
-            )
-    if output is not None:
-        write_page(data, output)
-    lines = [f"{output}: {len(data.regions)} calls of {len(data.kernels)} kernels"]
-    lines += [f"{name}: {us:.1f} us" for name, us in data.head.others_us.items()]
-    for advice in data.advice:
-        share = "" if advice.share is None else f" ({advice.share:.0%} of the time)"
-        lines.append(f"{advice.title}{share}: {advice.command or advice.text}")
-    show(data, as_json, *lines)
-    return 0
-
-
-def _beside_onnx_runtime(
-    model: Path, executable: Executable, feeds: Mapping[str, np.ndarray]
-) -> dict[str, float]:
-    """Median microseconds of a run of ours and of ONNX Runtime, measured in turns."""
-    from ..bench.peers.contestants import SessionContestant
-    from ..bench.peers.peers import ONNX_RUNTIME, OURS
-    from ..report.timing import ContestantError, Timing, interleave
-    from ..session.inference_session import InferenceSession
-
-    contestants = {
-        OURS: SessionContestant(InferenceSession(executable, progress=False), feeds),
-        ONNX_RUNTIME: SessionContestant.of_onnx(model, feeds, executable.num_threads),
-    }
-    times, failed = interleave(contestants, rounds=5, seconds=0.2)
-    for name, why in failed.items():
-        raise ContestantError(f"{name}: {why}")
-    return {name: Timing.of(found).median_us for name, found in times.items()}
-
-
-@shared.model_command("scale")
-@input_options
-@click.option(
-    "--measure", is_flag=True, help="Also run it here, on an idle machine, and show both times."
-)
-@click.option("--rows", type=shared.AT_LEAST_ONE, help="Most regions to show.")
-@click.option(
-    "--threads",
-    "counts",
-    metavar="1,2,4",
-    type=shared.counts_of("numbers of threads"),
-    default="1,2",
-    help="Numbers of threads.",
-)
-@shared.compile_options(*(name for name in shared.ALL if name != "threads"))
-def scale(
-    model: Path,
-    inputs: Inputs,
-    measure: bool,
-    counts: tuple[int, ...],
-    rows: int | None,
-    options: CompileOptions,
-    as_json: bool,
-) -> int:
-    """Predicts the time of MODEL and of its regions by threads; nothing is run.
-
-    The numbers come from the machine's description: instructions of the kernels as they would be
-    built, bytes at each level of the memory, forks, and load balance. For each region the table
-    names what limits it on the most threads.
-    """
-    if measure and options.target is not None:
-        raise click.UsageError("--measure is for this machine, and excludes --target")
-    if options.keep_dynamic:
-        raise click.UsageError("times are predicted for static sizes: give --shape or --dim")
-    from ..bench.scale import measured_table, scale_model, scale_table, with_measured
-
-    options = sized(model, options, inputs.given)
-    with working(f"predicting {model.name}"):
-        report = scale_model(model, counts, options, name=model.name)
-    if measure:
-        executables = {
-            run.threads: executable_of(model, replace(options, num_threads=run.threads))
-            for run in report.runs
-        }
-        feeds, _ = inputs.feeds_of(executables[1])
-        with working("measuring"):
-            report = with_measured(report, executables, feeds)
-    measured = (
-        measured_table(run, rows or 0) for run in report.runs if run.measured_us is not None
-    )
-    slower = (f"slower with twice the threads: {line}" for line in report.slower)
-    show(report, as_json, scale_table(report, rows or 0), *measured, *slower)
-    return 0
 
 
 @shared.model_command("quantize")
