@@ -77,7 +77,8 @@ test-all: lint types $(TORCH_STAMP) $(SHIMMED_STAMP) $(BROWSER_STAMP)
 test-machines: $(STAMP)
 	set -e; for machine in $$($(BIN)/python -m tests.pinned_machine $(CURDIR)/build/machines); do \
 		echo "estimates of $$machine"; \
-		TVM_HYBRID_MACHINE=$$machine $(PYTEST) -m "not slow" tests/relay_passes tests/end_to_end tests/tvm_hybrid; \
+		TVM_HYBRID_MACHINE=$$machine $(PYTEST) -m "not slow" tests/relay_passes tests/end_to_end tests/tvm_hybrid \
+			tests/test_tensorization_page.py tests/test_tvm_schedules_page.py; \
 	done
 
 # Examines random graphs, which are new unless SEED is given; writes findings to build/fuzz.

@@ -98,11 +98,20 @@ def build_dynamic(
     return builder.get()
 
 
+def _skips_by_row(problem: AttentionProblem) -> bool:
+    """Whether each row block skips the keys after the last one that it sees."""
+    number = caches.hiding_mask(problem.scores)
+    by_row = number is not None and varies_with_rows(problem.scores, number)
+    return by_row and not is_integer(problem.product)  # integers: hidden keys add zero points
+
+
 def at_run_time(region: Region, config: AttentionConfig) -> str:
     """What is decided at run time, for `explain`."""
     problem = AttentionProblem(region)
     height = min(kernel.mr for kernel in kernels_of(config))
     texts = [f"row blocks of up to {height} queries, packed keys"]
+    if _skips_by_row(problem):
+        texts[0] += ", each up to the last key that it sees"
     if few_queries(problem) is not None:
         shared = f", divided among {config.key_shares} threads if there are many"
         in_place = "keys read in place" + (shared if config.key_shares > 1 else "")
@@ -293,11 +302,8 @@ class DynamicAttentionEmitter(AttentionEmitter):
         self.make_band(height, scores, probabilities, self.keys * lanes)
         shape = (height, self.out_vectors * lanes)
         result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
-        # Keys that a row block sees. Integers need all keys: their zero points are not 0.
-        number = None if self.mask is None else self.mask.number
-        by_row = number is not None and varies_with_rows(problem.scores, number)
-        skips = by_row and not is_integer(problem.product)
-        self.seen = I.sblock_alloc_buffer((1,), "int32") if skips else None
+        # Keys that a row block sees.
+        self.seen = I.sblock_alloc_buffer((1,), "int32") if _skips_by_row(problem) else None
         self.scores = ScoreTiles(self, queries, self.k, nowhere)
         self.product = ProductTiles(self, self.v, result, nowhere, nowhere)
 

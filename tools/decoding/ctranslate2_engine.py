@@ -18,7 +18,7 @@ from .engines import PROMPTS, STEPS, WARM, Engine, tokens
 from .llama import BASE, EPSILON, Sizes, weights
 
 NAMED = ("<unk>", "<s>", "</s>")
-TYPES = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
+TYPES = {"f32": "float32", "int8": "int8"}
 
 
 def _linear(weight: np.ndarray) -> Any:

@@ -29,7 +29,7 @@ PACKAGES = {
 KINDS = {
     LLAMA_CPP: {"f32": "f32", "bf16": "bf16", "4 bits": "Q4_0", "int8": "Q8_0"},
     OPENVINO: {"f32": "f32", "bf16": "bf16", "4 bits": "i4 in blocks of 32", "int8": "i8 a row"},
-    CTRANSLATE2: {"f32": "f32", "bf16": "bf16", "int8": "i8 a row"},
+    CTRANSLATE2: {"f32": "f32", "int8": "i8 a row"},
 }
 """The weights that each engine gets, for each kind."""
 _START, _ANSWER = 300.0, 120.0

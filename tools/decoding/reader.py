@@ -1,9 +1,9 @@
 """The least time of a token: reading all weights from memory, and nothing else.
 
 A token multiplies one row with every weight. Weights that do not fit into the caches are read from
-memory, which takes longer than multiplying. So this is the roof of every engine: with `t` from
-here, an engine that takes `u` uses t / u of the bandwidth (roofline model: Williams et al., CACM
-2009, section 3).
+memory, which takes longer than multiplying. This time over an engine's time is the fraction of the
+bandwidth that the engine uses (roofline model: Williams et al., CACM 2009, section 3). Weights that
+are less than a few times as large as L3 come partly from there, for engines and reader alike.
 """
 
 from __future__ import annotations

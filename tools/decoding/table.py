@@ -39,11 +39,11 @@ token's scores. 4 bits: blocks of 32 with equal codes and scales of float16. We 
 get one ONNX file (GroupQueryAttention; MatMulNBits with accuracy_level 4; int8: \
 DynamicQuantizeMatMul, a scale for each row), and caches of float32 in arrays with room. llama.cpp \
 gets GGUF (Q4_0, Q8_0) and has caches of float16. OpenVINO gets its own operators with states (i4, \
-i8 with scales of float16), floats in f32, and chooses caches of uint8. CTranslate2 has no 4 bits; \
-its steps are times between its callbacks. bf16: we get the file of f32 and the precision bf16, \
-OpenVINO the hint bf16, others files of bf16; ONNX Runtime has no bf16 on CPUs. \
-"reading the weights" is a program that only reads as many bytes; its ratio is the fraction of \
-the memory's bandwidth that we use."""
+i8 with scales of float16), floats in f32, and chooses caches of uint8. CTranslate2 has no 4 \
+bits, and converts to bf16 only with torch; its steps are times between its callbacks. bf16: we \
+get the file of f32 and the precision bf16, OpenVINO the hint bf16, llama.cpp a file of bf16; ONNX \
+Runtime has no bf16 on CPUs. "reading the weights" is a program that only reads as many bytes; its \
+ratio is the fraction of the memory's bandwidth that we use."""
 
 
 @dataclass

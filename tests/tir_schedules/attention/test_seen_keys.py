@@ -67,6 +67,7 @@ def test_keys_up_to_the_last_one_that_is_seen(mask: tuple[int, ...], isa: str) -
     kernel = DynamicKernel(region, isa)
     said = template_for(region.op).at_run_time(region, kernel.config)
     assert "keys up to the last one that the mask shows" in said
+    assert ("each up to the last key that it sees" in said) == (mask[2] == LENGTH)
     for length, keys, seen in [
         (1, 40, [3, 9]),
         (1, 17, [17, 1]),
