@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .session.onnxruntime_api.model_surface import NodeArg as NodeArg
     from .session.onnxruntime_api.ort_value import OrtDevice as OrtDevice
     from .session.onnxruntime_api.ort_value import OrtValue as OrtValue
+    from .session.onnxruntime_api.random_seed import set_seed as set_seed
     from .session.onnxruntime_api.run_options import RunOptions as RunOptions
     from .session.onnxruntime_api.session_options import *  # noqa: F403
     from .targets.resolve import resolve_target as resolve_target
@@ -56,17 +57,13 @@ _NAMES = {
     "session.io_binding": ["IOBinding"],
     "session.onnxruntime_api.model_surface": ["ModelMetadata", "NodeArg"],
     "session.onnxruntime_api.ort_value": ["OrtDevice", "OrtValue"],
+    "session.onnxruntime_api.random_seed": ["set_seed"],
     "session.onnxruntime_api.run_options": ["RunOptions"],
     "session.onnxruntime_api.session_options": [
         *("ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "SessionOptions"),
         *("disable_telemetry_events", "enable_telemetry_events", "get_all_providers"),
         *("get_available_providers", "get_build_info", "get_device", "get_version_string"),
-        *(
-            "preload_dlls",
-            "set_default_logger_severity",
-            "set_default_logger_verbosity",
-            "set_seed",
-        ),
+        *("preload_dlls", "set_default_logger_severity", "set_default_logger_verbosity"),
     ],
     "session.progress": ["Stage"],
     "targets.resolve": ["resolve_target"],

@@ -180,16 +180,22 @@ def _resize_class(version: int) -> type:
     return type("Resize", (plain,), {"_run": since_11 if version >= 11 else before})
 
 
-def _refusing(name: str, refuses: Callable[[onnx.NodeProto], bool]) -> type:
-    """Makes a class that refuses the nodes that the evaluator computes wrongly."""
+def _refusing(
+    name: str, reason: str, refuses: Callable[[onnx.NodeProto], bool] = lambda _: True
+) -> type:
+    """Makes a class that refuses some nodes of an operator, for a reason that follows its name."""
     plain: Any = load_op("", name)
 
     def __init__(self: Any, node: onnx.NodeProto, *others: Any) -> None:
         if refuses(node):
-            raise NotImplementedError(f"results of {name} that are collected may be wrong")
+            raise NotImplementedError(f"{name} {reason}")
         plain.__init__(self, node, *others)
 
     return type(name, (plain,), {"__init__": __init__})
+
+
+_COLLECTS = "may compute collected results wrongly"
+_DRAWS = "would draw other numbers than the program"
 
 
 def operators(version: int) -> list[type]:
@@ -209,8 +215,10 @@ _OPERATORS: list[type] = [
     _class("MatMulNBits", matmul_nbits, CONTRIB_DOMAIN),
     _class("QLinearConv", qlinear_conv),
     _max_pool_class(),
-    _refusing("Loop", lambda node: len(node.output) > len(node.input) - 2),
-    _refusing("Scan", lambda node: True),
+    _refusing("Loop", _COLLECTS, lambda node: len(node.output) > len(node.input) - 2),
+    _refusing("Scan", _COLLECTS),
+    *(_refusing(name, _DRAWS) for name in ("Bernoulli", "RandomNormal", "RandomNormalLike")),
+    *(_refusing(name, _DRAWS) for name in ("RandomUniform", "RandomUniformLike")),
     # The newest versions also serve older operator versions, which the evaluator lacks.
     type("DequantizeLinear", (load_op("", "DequantizeLinear"),), {}),
     type("QuantizeLinear", (load_op("", "QuantizeLinear"),), {}),

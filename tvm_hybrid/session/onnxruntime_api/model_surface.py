@@ -31,6 +31,7 @@ from ...runtime.topology import ALLOWED_CPUS
 from ..progress import Progress, ProgressLike
 from .ort_value import OrtValue, plain
 from .profiler import Profiler, WatchedExecutable
+from .random_seed import RandomKeys
 from .run_options import check_options, own_options
 from .session_options import CPU, checked_providers
 
@@ -388,6 +389,8 @@ class SessionFace:
         Reports the progress of compiling.
     profiler : Profiler or None
         Records the runs, if the options say so.
+    random_keys : RandomKeys or None
+        Keys of random operators, if `set_seed` was called.
 
     Raises
     ------
@@ -421,6 +424,7 @@ class SessionFace:
             require_writable(self._options.optimized_model_filepath)
         enabled = self._options.enable_profiling
         self.profiler = Profiler(self._options.profile_file_prefix) if enabled else None
+        self.random_keys = RandomKeys.given()
 
     def shapes(self, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The session's shapes, completed by the options' overrides."""
@@ -450,8 +454,13 @@ class SessionFace:
         return wanted
 
     def watched(self, executable: Executable) -> Any:
-        """Wraps an executable so that its runs are recorded, if profiling is enabled."""
-        return executable if self.profiler is None else WatchedExecutable(executable, self.profiler)
+        """Wraps an executable whose runs must be recorded, or draw numbers by `set_seed`."""
+        keys, replace_key = self.random_keys, None
+        if keys is not None:
+            replace_key = keys.instrument(executable.manifest.decisions)
+        if self.profiler is None and replace_key is None:
+            return executable
+        return WatchedExecutable(executable, self.profiler, replace_key)
 
     def finish(self, session: Any) -> None:
         """Completes a new session as options say: exports it, and ends its profile with it.

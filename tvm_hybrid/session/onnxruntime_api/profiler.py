@@ -19,7 +19,9 @@ from relay_passes.ir.decisions import Decision
 from relay_passes.ir.entries import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
 
 from ...executable.executable import Executable
+from ...executable.machine_code import releasing
 from ...explain.origins import by_function, origins_in_run
+from .random_seed import Instrument
 
 MOST_EVENTS = 1_000_000
 _OWN_FUNCTIONS = "vm.builtin."  # prefix of the virtual machine's own functions
@@ -122,38 +124,56 @@ def _origins(events: Sequence[_Event]) -> dict[int, tuple[str, ...]]:
 
 
 class WatchedExecutable:
-    """An executable whose machines record their calls; it behaves like `executable` otherwise."""
+    """An executable whose machines call instruments; it behaves like `executable` otherwise.
 
-    def __init__(self, executable: Executable, profiler: Profiler) -> None:
-        self._executable, self._profiler = executable, profiler
+    Parameters
+    ----------
+    executable : Executable
+        The executable.
+    profiler : Profiler or None
+        Records the functions that machines call.
+    replace_key : Instrument or None
+        See `RandomKeys.instrument`.
+    """
+
+    def __init__(
+        self, executable: Executable, profiler: Profiler | None, replace_key: Instrument | None
+    ) -> None:
+        self._executable, self._profiler, self._replace_key = executable, profiler, replace_key
         self._kernels = by_function(executable.manifest.decisions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)
 
     def numpy_main(self) -> Any:
-        """`Executable.numpy_main` that records events."""
+        """`Executable.numpy_main` with instruments."""
         starts: list[int] = []
-        machine = self._machine(starts)
-        return self._noted(machine[BITS_ENTRY if self.has_bfloat16 else MAIN], starts)
+        name = BITS_ENTRY if self.has_bfloat16 else MAIN
+        return self._noted(releasing(self._machine(starts), name), starts)
 
     def into_entries(self) -> tuple[Any, Any]:
-        """`Executable.into_entries` that record events."""
+        """`Executable.into_entries` with instruments."""
         starts: list[int] = []
         machine = self._machine(starts)
         return self._noted(machine[INTO_ENTRY], starts), machine[SHAPES_ENTRY]
 
     def bare_kernel(self) -> None:
-        """Returns None, because a kernel called without a machine would not be recorded."""
+        """Returns None, because a kernel called without a machine calls no instrument."""
         return None
 
     def _machine(self, starts: list[int]) -> Any:
-        """Makes a machine for the calling thread that records the functions that it calls."""
+        """Makes a machine for the calling thread."""
+        machine, replace_key = self._executable.new_machine(), self._replace_key
+        if self._profiler is None:
+            machine.set_instrument(replace_key)
+            return machine
         thread, clock, note = threading.get_native_id(), time.monotonic_ns, self._profiler.note
         kernels = self._kernels
 
-        def record(_function: Any, name: str, before: bool, *_: Any) -> int:
+        def record(function: Any, name: str, before: bool, *others: Any) -> int:
             now = clock()
+            if replace_key is not None:
+                replace_key(function, name, before, *others)
             if before:
                 starts.append(clock())
             else:
@@ -162,12 +182,13 @@ class WatchedExecutable:
                     note(_Event(str(name), start, now, thread, kernels))
             return 0
 
-        machine = self._executable.new_machine()
         machine.set_instrument(record)
         return machine
 
     def _noted(self, main: Callable[..., Any], starts: list[int]) -> Callable[..., Any]:
-        """Wraps an entry so that it records an event for every run."""
+        """Wraps an entry so that the profiler records an event for every run."""
+        if self._profiler is None:
+            return main
         thread, clock, note = threading.get_native_id(), time.monotonic_ns, self._profiler.note
 
         def run(*arguments: Any) -> Any:

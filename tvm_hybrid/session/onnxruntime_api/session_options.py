@@ -286,25 +286,6 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     logger.debug("a verbosity has no meaning here: %s", verbosity)
 
 
-def set_seed(seed: int) -> None:
-    """Does nothing but warn: random operators without a seed in the model differ in each run.
-
-    ONNX Runtime seeds such operators of later sessions by it, and keeps a generator's state from
-    run to run. Programs here keep no state: an operator with the attribute `seed` draws equal
-    numbers in every run.
-
-    Parameters
-    ----------
-    seed : int
-        See ONNX Runtime.
-    """
-    logger.warning(
-        "set_seed(%s) has no effect: for equal numbers in every run, give the model's random "
-        "operators the attribute seed",
-        seed,
-    )
-
-
 def enable_telemetry_events() -> None:
     """Does nothing: there is no telemetry."""
 

@@ -296,10 +296,3 @@ def test_severity_is_the_level_of_the_logger() -> None:
             tvm_hybrid.set_default_logger_severity(9)
     finally:
         logger.setLevel(before)
-
-
-def test_set_seed_says_what_to_do_instead(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "tvm_hybrid"):
-        tvm_hybrid.set_seed(7)
-    (line,) = (each.message for each in caplog.records)
-    assert line.startswith("set_seed(7) has no effect") and "the attribute seed" in line
