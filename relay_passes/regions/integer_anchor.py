@@ -278,7 +278,8 @@ def _zero_point(
 #
 # The constant may be reshaped, too; without any reshape there is one block. A strided_slice after
 # the last reshape drops the padding of a short last block. The values of the constant determine the
-# number of bits. A type argument of the matmul, int8, permits to quantise x to int8.
+# number of bits, those of the scales whether float16 holds them all. A type argument of the matmul,
+# int8, permits to quantise x to int8.
 
 
 def _passes_constant(graph: DataflowGraph, found: Operand, name: str) -> relax.Expr | None:
@@ -337,6 +338,7 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     if common is not None:
         attrs["zero_point"] = common
         parameters = [scale]
+    attrs |= {"scales": "float16"} if bits < 8 and _is_float16(scale) else {}
     if graph.rounds:
         attrs["rounded"] = "bfloat16"
     if len(call.ty_args):
@@ -384,12 +386,18 @@ def _bits(weight: np.ndarray, shape: tuple[int, ...]) -> int:
     """The fewest bits that hold every number and divide each block into whole words."""
     low, high = int(weight.min()), int(weight.max())
     for bits in (2, 4):
-        word_steps = 32 // bits
         signed = weight.dtype == np.int8
         least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-        if least <= low and high <= most and (shape[0] == 1 or shape[1] % word_steps == 0):
+        if least <= low and high <= most and (shape[0] == 1 or shape[1] % (32 // bits) == 0):
             return bits
     return 8
+
+
+def _is_float16(scale: relax.Expr) -> bool:
+    """Whether scales of blocks are all numbers of type float16."""
+    array = array_of(scale.value)
+    with np.errstate(over="ignore"):
+        return np.array_equal(array, array.astype(np.float16))
 
 
 def _common(zero: relax.Expr) -> float | None:

@@ -54,6 +54,8 @@ class NarrowWeight:
         Zero point of all elements; zero points that differ are a separate tensor instead.
     lanes : int
         Columns in a vector.
+    scales : str
+        Type of the packed scales, "float32" or "float16".
     """
 
     bits: int
@@ -63,6 +65,7 @@ class NarrowWeight:
     block: int
     zero: float
     lanes: int
+    scales: str = "float32"
 
     def __post_init__(self) -> None:
         # Blocks of K that have a scale each, and vectors of columns.

@@ -256,11 +256,11 @@ class WeightOnlyTiles(RegisterTiles):
         return bind(self.per_block(self.zeros, panel, width, block, j))
 
     def per_block(self, buffer: Expr, panel: Expr, width: int, block: Index, j: int) -> Expr:
-        """The scales or zero points of one block of a vector of a panel."""
+        """The scales or zero points of one block of a vector of a panel, as f32."""
         lanes = self.kernel.lanes
         panel, width, inside = self._place(panel, width, j)
         start = panel * (self.weight.blocks * lanes) + (block * width + inside) * lanes
-        return buffer[ramp(start, lanes)]
+        return cast("float32", buffer[ramp(start, lanes)])
 
     def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, Index]:
         """The panel of a vector of a tile, its width, and the vector's place in it."""

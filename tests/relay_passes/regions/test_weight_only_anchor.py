@@ -73,6 +73,7 @@ def anchor_of(mod: IRModule) -> Anchor | None:
 
 
 PER_COLUMN = SCALE[:1].copy()
+HALF = SCALE.astype(np.float16).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,9 @@ PER_COLUMN = SCALE[:1].copy()
         ({"blocks": None, "scale": PER_COLUMN[0]}, {"bits": 4, "block": K}, 2),
         ({"blocks": None, "scale": np.float32(0.1)}, {"bits": 4, "block": K}, 2),
         ({"scale": SCALE[:, :, :1].copy()}, {"bits": 4, "block": 16}, 2),
+        ({"scale": HALF}, {"bits": 4, "block": 16, "scales": "float16"}, 2),
+        ({"scale": HALF * np.float32(2**16)}, {"bits": 4, "block": 16}, 2),
+        ({"scale": HALF, "q": FOUR_BITS * 17}, {"bits": 8, "block": 16}, 2),
     ],
     ids=[
         "blocks",
@@ -110,6 +114,9 @@ PER_COLUMN = SCALE[:1].copy()
         "a row of columns",
         "one scale",
         "scales of blocks",
+        "float16 scales",
+        "scales beyond float16",
+        "float16 scales of uint8",
     ],
 )
 def test_chains_are_recognised(

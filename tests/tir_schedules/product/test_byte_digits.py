@@ -67,6 +67,13 @@ def test_formats(isa: str, m: int, bits: int, dtype: str, zero: float | str, blo
 
 
 @every_isa
+def test_scales_of_16_bits(isa: str) -> None:
+    region = region_of((1,), 96, 70, zero=8.0, scales="float16")
+    assert name_of(region, isa, rows=1).endswith("+digits")
+    check(region, isa, config=config_for(region, isa, False, rows=1))
+
+
+@every_isa
 @pytest.mark.parametrize("share", ["threads_k", "threads_n"])
 def test_threads_have_digits_of_their_own(isa: str, share: str) -> None:
     region = region_of((MOST[isa],), 256, 100, zero=8.0)

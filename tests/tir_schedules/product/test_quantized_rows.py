@@ -110,6 +110,14 @@ def test_few_rows_read_the_packed_weight(
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_scales_of_16_bits(isa: str) -> None:
+    for m, staged in ((2, False), (5, True)):
+        region = quantized((m,), 96, 35, zero="blocks", scales="float16")
+        arrays = arrays_of(region)
+        check(region, arrays, run(region, arrays, isa, on_bytes(region, isa, staged=staged)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_integer_is_exact(isa: str) -> None:
     """With units and scales of 1, sums below 2^24 are the integers themselves."""
     region = quantized((15,), 256, 100, zero=8.0)

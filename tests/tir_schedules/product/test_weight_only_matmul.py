@@ -45,13 +45,16 @@ def region_of(
     dtype: str = "uint8",
     zero: float | str = 0.0,
     rows: int | None = None,
+    scales: str = "",
     **fields: Any,
 ) -> Region:
-    """A region; `zero` is a number, or "blocks" for one zero point a block and column."""
+    """A region; `zero` is a number, or "blocks" for one zero point a block and column; `scales` is
+    the type that holds them, if it is not float32."""
     rows = rows or k
     per_block = Tensor((-(-rows // block), 1, n), "float32", True)
     zeros = (per_block,) if zero == "blocks" else ()
     attrs = {"bits": bits, "block": block} | ({} if zero == "blocks" else {"zero_point": zero})
+    attrs |= {"scales": scales} if scales else {}
     return Region(
         op="weight_only_matmul",
         inputs=(Tensor((*lead, k), "float32"), Tensor((rows, n), dtype, True), per_block, *zeros),
@@ -70,6 +73,8 @@ def arrays_of(region: Region, seed: int = 0) -> list[np.ndarray]:
         rng.integers(limits.min, limits.max + 1, region.inputs[1].shape, limits.dtype),
         rng.uniform(0.5, 2.0, region.inputs[2].shape).astype(np.float32),
     ]
+    if region.attrs.get("scales") == "float16":
+        arrays[2] = arrays[2].astype(np.float16).astype(np.float32)
     if len(region.inputs) > 3:
         shape, most = region.inputs[3].shape, 2 ** int(region.attrs["bits"])
         arrays.append(rng.integers(0, most, shape).astype(np.float32))
@@ -128,6 +133,25 @@ def test_formats(isa: str, bits: int, dtype: str, zero: float | str) -> None:
         region = region_of((m,), k, n, bits, block, dtype, zero)
         for staged in (False, True):
             check(region, isa, config=config_for(region, isa, staged), at_end=staged)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_scales_of_16_bits(isa: str) -> None:
+    """Vectors of 512 bits read float16, others float32; with float32 the result is the same."""
+    packing = WEIGHT_ONLY_MATMUL.packing
+    assert packing is not None
+    for m, zero in [(1, 8.0), (5, "blocks")]:
+        region = region_of((m,), 96, 35, zero=zero, scales="float16")
+        arrays = arrays_of(region)
+        for staged in (False, True):
+            config = config_for(region, isa, staged)
+            result = run(region, arrays, isa, config=config, at_end=staged)
+            check_result(region, arrays, result)
+            plain = region_of((m,), 96, 35, zero=zero)
+            np.testing.assert_array_equal(result, run(plain, arrays, isa, config=config))
+            packed = packing(region, config, isa_named(isa), 2).pack(arrays[2])
+            wide = isa_named(isa).vector_level == "avx512"
+            assert packed.dtype == ("float16" if wide else "float32")
 
 
 @pytest.mark.sampled
@@ -222,9 +246,10 @@ def test_the_result_is_cast_on_the_way_out() -> None:
 
 
 @pytest.mark.sampled
+@pytest.mark.parametrize("scales", ["", "float16"])
 @pytest.mark.parametrize(("bits", "dtype", "zero"), FORMATS, ids=str)
-def test_unpacking_undoes_packing(bits: int, dtype: str, zero: float | str) -> None:
-    region = region_of((3,), 90, 37, bits, 32, dtype, zero)
+def test_unpacking_undoes_packing(bits: int, dtype: str, zero: float | str, scales: str) -> None:
+    region = region_of((3,), 90, 37, bits, 32, dtype, zero, scales=scales)
     machine = machine_for(BEST, 2)
     config = WEIGHT_ONLY_MATMUL.default_config(region, machine)
     packing = WEIGHT_ONLY_MATMUL.packing

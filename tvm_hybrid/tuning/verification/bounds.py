@@ -199,7 +199,9 @@ class _Draw:
         first = 0 if weight.dtype == "uint8" else -values // 2
         step = 2 / (values * math.sqrt(self.terms))
         found = [self._plain(a), self._integers(weight)]
-        found.append(generator.uniform(0.5 * step, 1.5 * step, scale.shape).astype(scale.dtype))
+        scales = generator.uniform(0.5 * step, 1.5 * step, scale.shape)
+        scales = scales.astype(str(region.attrs.get("scales", scale.dtype)))
+        found.append(scales.astype(scale.dtype))
         for tensor in zeros:
             drawn = generator.integers(first, first + values, tensor.shape)
             found.append(drawn.astype(tensor.dtype))
