@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,12 @@ _READ_BYTES = 1 << 16
 # A child that asks the kernel to die with its parent dies with the thread that started it. The
 # thread that uses a child may end sooner than the child should, so this one starts all of them.
 _STARTER = ThreadPoolExecutor(1, "starter of children")
+
+
+def _start_on(cpus: Iterable[int], command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    """Starts a process on the CPUs of the caller, not on those of the thread that starts it."""
+    os.sched_setaffinity(0, cpus)
+    return subprocess.Popen(command, **how)
 
 
 class ChildProcess:
@@ -73,7 +79,8 @@ class ChildProcess:
         # A session of its own: Ctrl-C in the terminal goes to the tuner, which then ends the child.
         with undisturbed():
             self._process = _STARTER.submit(
-                subprocess.Popen,
+                _start_on,
+                os.sched_getaffinity(0),
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
