@@ -27,264 +27,48 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
-from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel
-from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
+from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import parameter
 from tir_schedules.core import emission, extents, loop_nest, size
 from tir_schedules.core.arrays import A
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
-from tir_schedules.core.product_plan import ProductPlan, TileConfig
+from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import PackedInput, Template, register_template
 from tir_schedules.cost import amx_cost, parallel
-from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
+from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.epilogue.tile_results import RowResults
 
 from . import narrow_weight, quantized_rows, tile_config, weight_only_tiles
 from .activations import Activations
-from .best_grid import ThreadGrid, best_grid, dynamic_grid
+from .best_grid import ThreadGrid
 from .dynamic_rows import share_dynamic_rows
-from .narrow_weight import NarrowWeight, most_digit_rows
+from .narrow_weight import most_digit_rows
 from .quantized_rows import LEVELS
 from .tile_loops import TileLoops
 from .tile_products import OperandB
-
-MOST_STAGED_ROWS = 128
-# For a vector of the weight that is rounded and paired with another; counted, not measured.
-ROUNDING_CYCLES = 2.0
-# For a vector of the weight that becomes unsigned bytes, for a vector of A that is quantised, and
-# for one of sums of a block that is scaled.
-UNSIGNED_CYCLES, QUANTIZING_CYCLES, SCALING_CYCLES = 0.5, 8.0, 2.0
-FEW_UNSIGNED_CYCLES = 0.125  # a word of eight steps in registers; counted, not measured
-
-
-class WeightOnlyConfig(tile_config.MatmulConfig, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
-
-    Attributes
-    ----------
-    staged : bool
-        Whether a block of a panel is expanded to f32 before the tiles use it.
-    digits : bool
-        Whether VNNI multiplies one row as integers of three bytes, see `narrow_weight`. AVX2 always
-        multiplies one and two rows as such integers.
-    """
-
-    staged: bool = False
-    digits: bool = False
-
-
-def dimensions(region: Region) -> tuple[int, int, int]:
-    """(M, N, K) of the product."""
-    m, k = rows_and_columns(region.inputs[0])
-    return m, region.inputs[1].shape[-1], k
-
-
-def weight_format(region: Region, lanes: int) -> NarrowWeight:
-    """How the region's weight lies in memory, for vectors of `lanes` columns."""
-    rows, columns = rows_and_columns(region.inputs[1])
-    # AVX2 computes: to widen scales takes 0 to 6% more time than it saves (Zen 5, haswell's code).
-    half = lanes == 16 and region.attrs.get("scales") == "float16"
-    return NarrowWeight(
-        bits=region.integer("bits"),
-        signed=region.inputs[1].dtype == "int8",
-        rows=rows,
-        columns=columns,
-        block=region.integer("block"),
-        zero=region.real("zero_point", 0.0),
-        lanes=lanes,
-        scales="float16" if half else "float32",
-    )
-
-
-def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Either way for every kernel; of dynamic sizes one has both ways, for any number of rows."""
-    kernels, few = f32_kernels(machine.isa), _are_few(region)
-    if region.is_dynamic:
-        _, n, k = dimensions(region)
-        for kernel in (*kernels, *_staging_kernels(region, machine.isa)):
-            tile = _tile(region.sampled(), machine, kernel, staged=True)
-            grid = dynamic_grid(tile, n, k, machine, 2 * n * k)
-            digits = _by_vnni(region, kernel, machine.isa)
-            yield WeightOnlyConfig(**tile, **grid, staged=True, digits=digits)
-        return
-    for kernel in kernels:
-        for staged in (False, True):
-            yield _best(region, machine, kernel, staged)
-    for kernel in _staging_kernels(region, machine.isa):
-        for staged in (False, True) if few and not kernel.by_tiles else (True,):
-            yield _best(region, machine, kernel, staged)
-
-
-def _are_few(region: Region) -> bool:
-    """Whether rows are few and their number is static, so that a tile may decode the weight."""
-    return not region.is_dynamic and dimensions(region)[0] <= weight_only_tiles.MOST_ROWS
-
-
-def f32_kernels(isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels of f32; their panels are those of all kernels."""
-    return kernels_for(isa, "float32", "float32")
-
-
-def _byte_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels of bytes that may multiply a region's operands, quantised."""
-    if region.attrs.get("quantized") != "int8":
-        return ()
-    k = dimensions(region)[2]
-    return quantized_rows.kernels(isa) if quantized_rows.suits(weight_format(region, 1), k) else ()
-
-
-def _staging_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels of other operands than f32, for which the weight of many rows is staged."""
-    return *_tile_kernels(region, isa), *_byte_kernels(region, isa)
-
-
-def _multiplies_f32(kernel: Microkernel) -> bool:
-    """Whether a kernel multiplies A as f32; others take a weight that is expanded in cache."""
-    return kernel.a_dtype == "float32"
-
-
-def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """The AMX tiles for a region's operands if they may be rounded to bfloat16."""
-    if region.attrs.get("rounded") != "bfloat16" or region.is_dynamic:
-        return ()
-    if region.inputs[0].dtype not in tile_config.ACTIVATION_DTYPES["bfloat16"]:
-        return ()
-    return tile_kernels_for(isa, "bfloat16", "bfloat16")
-
-
-def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
-    m, n, k = dimensions(region)
-    tile = tile_config.default_tile(kernel, m, n, k, machine)
-    if kernel.by_tiles:
-        return tile
-    if staged:
-        # Expanding a block is worth many rows, even if their part of A leaves L2.
-        tile["m_block"] = max(tile["m_block"], min(m, MOST_STAGED_ROWS))
-        step_bytes = 4 * tile["vectors"] * kernel.lanes
-        tile["k_block"] = min(tile["k_block"], max(1, machine.l2_bytes * 3 // 8 // step_bytes))
-        return tile
-    rows, vectors = tile["rows"], tile["vectors"]
-    if not _multiplies_f32(kernel):
-        pass  # sums and totals of few rows have room
-    elif m <= most_digit_rows(kernel.lanes) and _has_digits(region, kernel, machine.isa):
-        on_avx2 = kernel.lanes == 8
-        vectors = narrow_weight.DIGIT_VECTORS if on_avx2 else narrow_weight.VECTORS_BY_VNNI
-    elif kernel.lanes < 16:
-        vectors = max(1 if rows > 4 else 2, 6 // rows)
-    elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
-        vectors = 1
-    else:  # two sets of accumulators, and a row has its zero points besides
-        vectors = 6 if rows == 1 and len(region.inputs) > 3 else 12 // rows
-    return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
-
-
-def _best(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> WeightOnlyConfig:
-    """A tile with its grid of threads."""
-    tile = _tile(region, machine, kernel, staged)
-    sizes, products = dimensions(region), flops(region) / kernel.kr
-    unit = _k_unit(region, kernel, staged) if _multiplies_f32(kernel) else None
-    grid = best_grid(tile, *sizes, machine, products, unit)
-    few = sizes[0] <= most_digit_rows(kernel.lanes) and not staged
-    digits = few and _by_vnni(region, kernel, machine.isa)
-    return WeightOnlyConfig(**tile, **grid, staged=staged, digits=digits)
-
-
-def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
-    """Cycles of the busiest thread."""
-    kernel = microkernel_named(config.kernel)
-    whole = _plan(region, config)
-    plan = whole.busiest
-    times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
-    # What a vector of the weight costs besides its multiplications, on Zen 4 and 5: decoded next to
-    # them, for every tile, or staged, for every block of rows.
-    beside, staged = (0.2, 2.4) if kernel.lanes == 16 else (1.3, 2.6)
-    decoding = staged if config.staged else beside
-    others = 0.0
-    if kernel.by_tiles:
-        decoding += ROUNDING_CYCLES
-    elif not _multiplies_f32(kernel):
-        decoding = UNSIGNED_CYCLES if config.staged else FEW_UNSIGNED_CYCLES
-        scaled = SCALING_CYCLES / weight_format(region, kernel.lanes).block
-        others = plan.m * plan.k * (QUANTIZING_CYCLES / kernel.lanes + plan.n_vectors * scaled)
-    return (
-        others
-        + tile_config.tile_cycles(plan, machine)
-        + tile_config.sum_cycles(whole, machine)
-        + times * decoding * plan.k * plan.n_vectors
-    )
-
-
-def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
-    """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    threads = "threads_m", "threads_n", "threads_k"
-    kernel = tile_config.check_tile(region, config, isa, None, *threads)
-    if config.digits and not _by_vnni(region, kernel, isa):
-        raise ConfigError(f"digits=True: {region.key} has no digits on {isa.name}")
-    if _multiplies_f32(kernel):
-        return kernel
-    if kernel not in _staging_kernels(region, isa):
-        rule = "is not rounded" if kernel.by_tiles else "cannot be quantised"
-        raise ConfigError(f"{kernel.name} does not multiply {region.key}, which {rule}")
-    staged = config.staged or (_are_few(region) and not kernel.by_tiles)
-    if not (staged and config.threads_k == 1):
-        raise ConfigError(f"{kernel.name} needs staged=True and threads_k=1")
-    return kernel
-
-
-def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
-    """Whether few rows are multiplied as digits, see `narrow_weight`: decoding the weight to f32
-    takes longer than fetching it."""
-    kernel = microkernel_named(config.kernel)
-    most = most_digit_rows(kernel.lanes)
-    few = region.is_dynamic or (dimensions(region)[0] <= most and not config.staged)
-    if not (few and _multiplies_f32(kernel) and _suits_digits(region, kernel.lanes)):
-        return False
-    return config.digits or kernel.isa_name == "avx2"
-
-
-def _has_digits(region: Region, kernel: Microkernel, isa: Isa) -> bool:
-    """Whether an f32 kernel has digits beside it, by AVX2 or by VNNI for vectors of 512 bits."""
-    lanes = kernel.lanes
-    if not (_multiplies_f32(kernel) and _suits_digits(region, lanes)):
-        return False
-    return lanes == 8 or any(each.lanes == lanes for each in quantized_rows.kernels(isa))
-
-
-def _by_vnni(region: Region, kernel: Microkernel, isa: Isa) -> bool:
-    """Whether `WeightOnlyConfig.digits` may be true for a kernel."""
-    return kernel.lanes == 16 and _has_digits(region, kernel, isa)
-
-
-def _suits_digits(region: Region, lanes: int) -> bool:
-    return narrow_weight.span_of(weight_format(region, lanes), dimensions(region)[2]) is not None
-
-
-def _plan(region: Region, config: WeightOnlyConfig) -> ProductPlan:
-    """How a configuration cuts the product; blocks of K are whole units or blocks of the weight."""
-    kernel = microkernel_named(config.kernel)
-    align = _k_unit(region, kernel, config.staged)
-    plan = config.plan(*dimensions(region), k_align=align)
-    # Integer sums of a block are added up in f32.
-    return replace(plan, kernel=replace(kernel, acc_dtype="float32"))
-
-
-def _k_unit(region: Region, kernel: Microkernel, staged: bool) -> int:
-    """Steps of K that must not be cut."""
-    weight = weight_format(region, kernel.lanes)
-    if not _multiplies_f32(kernel):
-        return 1 if kernel.by_tiles else weight.block // kernel.kr
-    return weight.unit if staged or weight.blocks == 1 else weight.block
+from .weight_only_config import (
+    WeightOnlyConfig,
+    by_digits,
+    check,
+    defaults,
+    dimensions,
+    estimated_cycles,
+    f32_kernels,
+    flops,
+    multiplies_f32,
+    plan_of,
+    rounding_kernels,
+    weight_format,
+)
 
 
 class NarrowInput(PackedInput):
@@ -292,8 +76,8 @@ class NarrowInput(PackedInput):
 
     def __init__(self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> None:
         self.weight = weight_format(region, check(region, config, isa).lanes)
-        panels = _plan(region, config).panels
-        if not _multiplies_f32(panels.kernel):  # packed for f32 kernels, whichever multiplies
+        panels = plan_of(region, config).panels
+        if not multiplies_f32(panels.kernel):  # packed for f32 kernels, whichever multiplies
             panels = replace(panels, kernel=f32_kernels(isa)[0])
         self.is_weight, self.read = index == 1, region.inputs[index].shape
         self.dtype = self.weight.scales if index == 2 else "float32"  # if it is not the weight
@@ -314,11 +98,6 @@ class NarrowInput(PackedInput):
         whole = relax.op.astype(self.panels.unpack(expr), "float32")
         matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
         return relax.op.reshape(matrix, self.read)
-
-
-def flops(region: Region) -> int:
-    """Multiplications and additions of the product."""
-    return 2 * math.prod(dimensions(region))
 
 
 def dequantised(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
@@ -357,7 +136,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
         """The configuration with the fewest estimated cycles; no tuning is needed."""
         cycles = functools.partial(estimated_cycles, region, machine=machine)
-        return min(_defaults(region, machine), key=cycles)
+        return min(defaults(region, machine), key=cycles)
 
     def space(self, region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         """Every kernel, staged or not, with neighbouring tiles and blocks, on every thread grid.
@@ -365,7 +144,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         Threads divide K only in the grid that is the best for the kernel.
         """
         if region.is_dynamic:
-            yield from _defaults(region, machine)
+            yield from defaults(region, machine)
             return
         m, _, k = dimensions(region)
         default, fields = self.default_config(region, machine), TileConfig.__struct_fields__
@@ -374,7 +153,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             WeightOnlyConfig(
                 **tile, **tile_config.on_grid(grid), staged=base.staged, digits=base.digits
             )
-            for base in _defaults(region, machine)
+            for base in defaults(region, machine)
             for tile in tile_config.neighbouring_tiles(
                 {name: getattr(base, name) for name in fields}, m, k
             )
@@ -387,7 +166,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         """The kernel; its constant parameters are flat, as `pack` makes them."""
         kernel = check(region, config, isa)
         weight = weight_format(region, kernel.lanes)
-        plan, with_digits = _plan(region, config), by_digits(region, config)
+        plan, with_digits = plan_of(region, config), by_digits(region, config)
         with emission.kernel_function("weight_only_matmul") as builder:
             a = emission.tensor_parameter("A", region.inputs[0])
             packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
@@ -403,13 +182,13 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             results = RowResults(region, kernel, c, Epilogue(region, operands), leading_of)
             kernel.admit()
             rows = weight_only_tiles.SpreadRows(region.inputs[0], a, kernel.lanes)
-            decodes = kernel if _multiplies_f32(kernel) else f32_kernels(isa)[0]
+            decodes = kernel if multiplies_f32(kernel) else f32_kernels(isa)[0]
             given = decodes, weight, rows, packed, scales, zeros
             byte_kernel = quantized_rows.kernels(isa)[0] if config.digits else None
             tiles = weight_only_tiles.WeightOnlyTiles(*given, bytes_kernel=byte_kernel)
             expanded = weight_only_tiles.ExpandedPanels
             if region.is_dynamic:
-                if _multiplies_f32(kernel):
+                if multiplies_f32(kernel):
                     few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
                     loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
                 else:
@@ -424,7 +203,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                         a_rows = Activations(kernel, rows.tensor.dtype, plan.k, block, rows.vector)
                         panels = weight_only_tiles.RoundedPanels(tiles, plan)
                         loops = TileLoops(plan, a_rows, panels, results)
-                    elif not _multiplies_f32(kernel):
+                    elif not multiplies_f32(kernel):
                         block = min(plan.m_block, grid.most_rows)
                         cut = plan, results, block, config.staged
                         loops = quantized_rows.loops(tiles, kernel, *cut)
@@ -492,25 +271,25 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 f"{rows} of usual numbers: as integers of three bytes; "
                 f"{digits + 1} to {most} or others: the weight is decoded in registers"
             )
-        elif not _multiplies_f32(microkernel_named(config.kernel)):
+        elif not multiplies_f32(microkernel_named(config.kernel)):
             more = "activations quantised to int8 by blocks of the weight"
             few = f"1 to {most} rows: {more}, the weight made bytes in registers"
         return f"{few}; more: tiles of up to {config.rows} rows, {more}"
 
     def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""
-        yield parallel.product_nest(_plan(region, config))
+        yield parallel.product_nest(plan_of(region, config))
 
     def why_vectors(self, region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
         """Why the product stays on vectors."""
         if microkernel_named(config.kernel).by_tiles:
             return ""
-        if not _tile_kernels(region, machine.isa):
+        if not rounding_kernels(region, machine.isa):
             bits = region.attrs["bits"]
             return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
         tiles = min(
             estimated_cycles(region, each, machine)
-            for each in _defaults(region, machine)
+            for each in defaults(region, machine)
             if microkernel_named(each.kernel).by_tiles
         )
         m, _, k = dimensions(region)

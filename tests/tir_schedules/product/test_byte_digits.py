@@ -19,7 +19,8 @@ from tests.tir_schedules.product.test_weight_only_matmul import (
 from tests.tir_schedules.run_region import MCPU, machine_for, run
 from tir_schedules.core.region import Region
 from tir_schedules.product.narrow_weight import MOST_DIGIT_ROWS, MOST_ROWS_BY_VNNI
-from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, by_digits, dequantised
+from tir_schedules.product.weight_only_config import by_digits
+from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 
 pytestmark = pytest.mark.turns
 

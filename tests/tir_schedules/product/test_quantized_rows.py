@@ -15,11 +15,8 @@ from tests.tir_schedules.dynamic_regions import LENGTH, DynamicKernel, at_sizes
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.quantized_rows import kernels
-from tir_schedules.product.weight_only_matmul import (
-    WEIGHT_ONLY_MATMUL,
-    WeightOnlyConfig,
-    dequantised,
-)
+from tir_schedules.product.weight_only_config import WeightOnlyConfig
+from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 
 from .test_weight_only_matmul import arrays_of, region_of
 

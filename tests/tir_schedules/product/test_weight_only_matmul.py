@@ -27,11 +27,8 @@ from tests.tir_schedules.run_region import (
     run,
 )
 from tir_schedules.core.region import EpilogueOp, Region, Tensor
-from tir_schedules.product.weight_only_matmul import (
-    WEIGHT_ONLY_MATMUL,
-    WeightOnlyConfig,
-    dequantised,
-)
+from tir_schedules.product.weight_only_config import WeightOnlyConfig
+from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 
 BEST = highest_native(ISAS)
 

@@ -12,11 +12,8 @@ from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import bias_relu, machine_for, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.amx_cost import why_vectors
-from tir_schedules.product.weight_only_matmul import (
-    WEIGHT_ONLY_MATMUL,
-    WeightOnlyConfig,
-    weight_format,
-)
+from tir_schedules.product.weight_only_config import WeightOnlyConfig, weight_format
+from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL
 from tvm_hybrid.runtime.feeds import BFLOAT16
 
 from .test_weight_only_matmul import arrays_of, region_of
