@@ -40,7 +40,7 @@ from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options, without_unused
 from .programs import KeptProgram, Programs
 from .progress import ProgressLike
-from .thread_runs import ThreadState, short_constant_run, short_run
+from .thread_runs import ThreadState, short_way
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -472,20 +472,10 @@ class InferenceSession(SessionStart):
     def _new_state(self) -> ThreadState:
         """Makes the calling thread's state; the first thread may get the short way."""
         state = ThreadState(self._runner)
-        manifest = self.executable.manifest
-        plain = len(manifest.outputs) == 1 and manifest.unaligned_inputs in ((), (True,))
-        narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
-        empty = any(0 in info.shape for info in manifest.inputs)
-        empty = empty or any(0 in info.shape for info in manifest.outputs)
-        if (
-            plain
-            and not narrow
-            and not empty
-            and not self._is_dynamic
-            and "run" not in self.__dict__
-        ):
-            short = short_run if manifest.inputs else short_constant_run
-            self.__dict__["run"] = short(self._runner, state.main, self.run)
+        if "run" not in self.__dict__:
+            short = short_way(self._runner, state.main, self.run)
+            if short is not None:
+                self.__dict__["run"] = short
         return state
 
     def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:

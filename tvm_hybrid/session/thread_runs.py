@@ -12,7 +12,7 @@ from tvm.runtime import Tensor
 from ..executable.executable import Executable
 from ..runtime import feeds, threads
 from ..runtime.stream_threads import Names
-from ..runtime.tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
+from ..runtime.tensors import OutputInfo, TensorInfo, is_narrow, numpy_dtype, to_stored
 
 from_dlpack, empty = np.from_dlpack, np.empty
 # malloc keeps freed blocks of this size. Larger ones may go back to the system, and then cost a
@@ -108,7 +108,19 @@ class ThreadState:
 Run = Callable[..., list[np.ndarray]]
 
 
-def short_run(executable: Executable, main: Any, whole: Run) -> Run:
+def short_way(executable: Executable, main: Any, whole: Run) -> Run | None:
+    """A fast `run` for the calling thread; None if the program is not simple enough."""
+    manifest = executable.manifest
+    infos: list[TensorInfo | OutputInfo] = [*manifest.inputs, *manifest.outputs]
+    if len(manifest.outputs) != 1 or manifest.unaligned_inputs not in ((), (True,)):
+        return None
+    if executable.is_dynamic or any(is_narrow(info.dtype) or 0 in info.shape for info in infos):
+        return None
+    short = _short_run if manifest.inputs else _short_constant_run
+    return short(executable, main, whole)
+
+
+def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
     """Makes a fast `InferenceSession.run` for one input and one output, for the calling thread.
 
     After a kernel that has filled the caches with its weights, every Python object costs a cache
@@ -165,7 +177,7 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
     return run
 
 
-def short_constant_run(executable: Executable, main: Any, whole: Run) -> Run:
+def _short_constant_run(executable: Executable, main: Any, whole: Run) -> Run:
     """Makes a fast `run` for one output and no input, such as a range of known values."""
     owner, setting, in_force = get_ident(), executable.setting, threads.current
     serial = setting.count == 1
