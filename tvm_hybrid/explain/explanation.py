@@ -24,10 +24,14 @@ class Shown(ABC):
         """The result as a table."""
 
     def print(self, console: Console | None = None) -> None:
-        """Prints the table on a console; on standard output by default."""
-        from rich.console import Console
+        """Prints the table on a console; on standard output by default.
 
-        (console or Console()).print(self.table())
+        A console that is too narrow for the table gets a list.
+        """
+        from .tables import FittingConsole, shown_on
+
+        console = console or FittingConsole()
+        console.print(shown_on(console, self.table()))
 
     def __str__(self) -> str:
         """The table as text, 160 characters wide, without colours."""

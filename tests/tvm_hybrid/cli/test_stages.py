@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from rich.table import Table
 
 from relay_passes.ir.stages import Stage, listening, size_of
 from tests.onnx_builder import OnnxBuilder
@@ -20,7 +19,6 @@ from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid import compile as compile_model
 from tvm_hybrid import tune
 from tvm_hybrid.cli import main
-from tvm_hybrid.cli.base.console import FittingConsole
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.frontend.onnx.operators import why_unsupported
 from tvm_hybrid.runtime.places import on_cpus
@@ -98,20 +96,6 @@ def test_tables_fit_into_60_columns(
     lines = ESCAPE.sub("", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 60
     assert not [line for line in lines if "\N{HORIZONTAL ELLIPSIS}" in line]  # no text is cut
-
-
-@pytest.mark.usefixtures("terminal")
-def test_a_table_without_room_becomes_a_list(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table("model", "a long header", title="speed", caption="us")
-    table.columns[1].no_wrap = True
-    table.add_row("mlp", "7" * 40)
-    table.add_row("", "8" * 50)
-    FittingConsole(width=70).print(table)
-    assert "\N{BOX DRAWINGS LIGHT VERTICAL}" in capsys.readouterr().out
-    FittingConsole().print(table)
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[:5] == ["speed", "", "model          mlp", f"a long header  {'7' * 40}", ""]
-    assert "".join(lines[5:7]).replace(" ", "") == f"alongheader{'8' * 50}"
 
 
 def test_strict_refuses_what_a_template_is_for(
