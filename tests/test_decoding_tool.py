@@ -19,9 +19,10 @@ from tests.tvm_hybrid.small_models import ROOT
 from tools.decoding import __main__ as command
 from tools.decoding import steps, table
 from tools.decoding.engines import STEPS, tokens
+from tools.decoding.environments import CTRANSLATE2, LLAMA_CPP, PACKAGES
 from tools.decoding.llama import Sizes, eight_bits, four_bits, interleaved, weights
 from tools.decoding.onnx_files import F32, INT4, INT8, write
-from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP, PACKAGES, Given, Peer
+from tools.decoding.peers import Given, Peer
 from tools.decoding.reader import READER, STREAMS, Reader, weight_bytes
 from tools.decoding.sessions import OnnxRuntime, Ours
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS

@@ -14,11 +14,13 @@ from click.testing import CliRunner
 
 from tools import speed_picture
 from tools.compile_times.feeds import feeds_of
+from tools.decoding import environments
+from tools.decoding.environments import cpus_for
 from tools.survey import __main__ as command
 from tools.survey import page, peers, race, worker
 from tools.survey.defaults import REGIONS, nearest
 from tools.survey.peers import OneDnn, Peers
-from tools.survey.run import Run, cpus_for
+from tools.survey.run import Run
 from tools.survey.section import Case, Job, Section, measure_cases, one_thread
 from tools.survey.sections import SECTIONS
 from tools.survey.store import (
@@ -263,7 +265,8 @@ def test_onednn_states_why_it_fails(tmp_path: Path) -> None:
 
 def test_unavailable_peers_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(peers.PYTHON_VARIABLE, str(tmp_path / "nowhere" / "python"))
-    monkeypatch.setattr(peers, "_environment", lambda *_: str(tmp_path / "bin" / "python"))
+    for module in (peers, environments):
+        monkeypatch.setattr(module, "environment_with", lambda *_: str(tmp_path / "nothing"))
     (tmp_path / "without").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "without"))
     found = peers.prepare_peers(tmp_path)

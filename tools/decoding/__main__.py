@@ -19,13 +19,11 @@ import click
 import msgspec
 
 from tools.compile_times.corpus import chosen_of
-from tools.survey.peers import engines
-from tools.survey.run import cpus_for
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME
 
+from .environments import PACKAGES, cpus_for, engines
 from .llama import MODELS
 from .onnx_files import KINDS
-from .peers import PACKAGES
 from .steps import compare
 from .table import NOTES, Measured, markdown, measured
 

@@ -1,4 +1,4 @@
-"""Other engines as contestants: their environments, and a process for each."""
+"""Other engines as contestants, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ from tvm_hybrid.bench.peers.peers import OPENVINO
 from tvm_hybrid.report.timing import ContestantError
 from tvm_hybrid.tuning.measuring.child_process import ChildProcess
 
+from .environments import CTRANSLATE2, LLAMA_CPP
 from .llama import Sizes
 
-LLAMA_CPP, CTRANSLATE2 = "llama.cpp", "CTranslate2"
-_NUMPY = "numpy>=2"
-PACKAGES = {
-    LLAMA_CPP: ("llama-cpp-python==0.3.36", "gguf==0.19.0", _NUMPY),
-    OPENVINO: ("openvino==2026.4.1", _NUMPY, "ml_dtypes>=0.4"),
-    CTRANSLATE2: ("ctranslate2==4.8.5", "setuptools", _NUMPY),
-}
-"""Packages in each engine's environment; llama-cpp-python is compiled there, for this CPU."""
 KINDS = {
     LLAMA_CPP: {"f32": "f32", "bf16": "bf16", "4 bits": "Q4_0", "int8": "Q8_0"},
     OPENVINO: {"f32": "f32", "bf16": "bf16", "4 bits": "i4 in blocks of 32", "int8": "i8 a row"},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvm_hybrid.runtime.topology import cores_of, host_topology
+from tools.decoding.environments import cpus_for
 
 from . import worker
 from .peers import Peers
@@ -83,10 +83,3 @@ class Run:
                 self.say(f"    {name}: {why}")
         if found.left_out:
             self.say(f"  {case}: no time left")
-
-
-def cpus_for(threads: int) -> list[int]:
-    """The CPUs of the last `threads` cores, because the first ones serve most interrupts."""
-    usable = host_topology().usable
-    cores = usable[: cores_of(usable)]
-    return sorted(cpu.number for cpu in (cores if threads <= len(cores) else usable)[-threads:])

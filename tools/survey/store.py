@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from microkernels.base.files import replacing
-from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP
+from tools.decoding.environments import CTRANSLATE2, LLAMA_CPP
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
