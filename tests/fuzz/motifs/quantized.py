@@ -223,6 +223,10 @@ def _n_bits(d: Draw, x: Value, columns: int) -> Value:
     blocks = -(-depth // block)
     packed = _bytes(d, np.uint8, columns, blocks, block * bits // 8)
     scales = d.normal(columns * blocks, scale=depth**-0.5 / 2**bits)
+    if d.chance(0.5):
+        scales = scales.astype(np.float16).astype(np.float32)
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": block}
     inputs = [d.constant(packed), d.constant(scales)]
+    if d.chance(0.3):
+        inputs.append(d.constant(_bytes(d, np.uint8, columns, -(-blocks * bits // 8))))
     return d.contrib("MatMulNBits", x, *inputs, **attributes)
