@@ -12,7 +12,7 @@ import pytest
 
 from tests.tvm_hybrid.report.page.browser import NAMES, Browser, chromium
 from tools.api_reference import anchor
-from tools.docs_site import SEARCH_SCRIPT, made_pages, page_of, with_links
+from tools.docs_site import SEARCH_SCRIPT, made_pages, page_of, with_languages, with_links
 from tools.speed_picture import PICTURE, Row, draw, fingerprint, shown_rows, table_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,6 +129,51 @@ def test_links_lead_to_pages() -> None:
     assert mended == "[errors](reference/errors.md)"
     assert page_of("notebooks/quickstart.ipynb") == "notebooks/quickstart.ipynb"
     assert page_of("setup.cfg") is None
+
+
+def test_code_has_its_language(site: Path) -> None:
+    text = """Text:
+
+    pip install x  # a command
+
+    make
+
+- item
+
+    its second paragraph
+
+Then:
+
+    x = f(1)
+
+    y -> z
+"""
+    wanted = """Text:
+
+```bash
+pip install x  # a command
+
+make
+```
+
+- item
+
+    its second paragraph
+
+Then:
+
+```text
+x = f(1)
+
+y -> z
+```
+"""
+    assert with_languages(text) == wanted
+    assert with_languages("    x = f(1)\n") == "```python\nx = f(1)\n```\n"
+    assert with_languages("    A=1 .venv/bin/x\n") == "```bash\nA=1 .venv/bin/x\n```\n"
+    page = (site / "getting_started.html").read_text()
+    assert 'python3<span class="w"> </span>-m' in page  # the words of a command
+    assert '<span class="kn">import</span>' in page  # a keyword of Python
 
 
 def test_readme_is_short() -> None:

@@ -4,14 +4,18 @@ Notebooks, CONTRIBUTING.md and CHANGELOG.md are not in docs/. The reference and 
 Architecture have no file: they are made from the code. A link to a file that a page shows, or is
 made from, leads to the page; a link to any other file of the project becomes the file's name.
 
+Indented code gets the colours of its language: commands, Python, or none.
+
 The site needs no network. A script in this file makes the search work in pages opened from disk.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,10 @@ MADE = {
 }
 NOTEBOOKS = "notebooks"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n?(?:\n+(?= {4}))?)+")
+LIST_ITEM = re.compile(r"\s|[-*] |\d+\. ")
+COMMANDS = "tvm-hybrid|pip|python3?|make|curl|git|g\\+\\+|gcc|taskset|docker"
+SHELL = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:\S*\.venv/\S*bin/|(?:{COMMANDS}) )")
 MEASURED = "<!-- what README.md measured -->"
 
 # A browser starts no Worker from a file:// page. This one runs the worker's script in a hidden
@@ -105,6 +113,34 @@ def with_links(markdown: str, source: str, page: str) -> str:
     return LINK.sub(mended, markdown)
 
 
+def with_languages(markdown: str) -> str:
+    """A page's text in which indented code has fences that name its language, for its colours."""
+
+    def fenced(match: re.Match[str]) -> str:
+        before = markdown[: match.start()].rstrip("\n").rpartition("\n")[2]
+        if LIST_ITEM.match(before):
+            return match[0]  # a paragraph of a list
+        code = textwrap.dedent(match[0]).strip("\n")
+        return f"```{language_of(code)}\n{code}\n```\n"
+
+    return INDENTED.sub(fenced, markdown)
+
+
+def language_of(code: str) -> str:
+    """The language of a code block: commands, Python if it can be parsed, else text.
+
+    >>> language_of("tvm-hybrid doctor"), language_of("x = 1"), language_of("x -> y")
+    ('bash', 'python', 'text')
+    """
+    if SHELL.match(code):
+        return "bash"
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return "text"
+    return "python"
+
+
 def with_measured(markdown: str) -> str:
     """A page's text with README.md's measured figures, and their CPUs, in place of its mark."""
     if MEASURED not in markdown:
@@ -154,9 +190,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Repairs the links of a page, and adds the measured figures."""
+    """Repairs the links of a page, adds the measured figures, and names languages of code."""
     uri = page.file.src_uri
-    return with_measured(with_links(markdown, source_of(uri), uri))
+    return with_languages(with_measured(with_links(markdown, source_of(uri), uri)))
 
 
 # Runs before the plugin that reads notebooks.
