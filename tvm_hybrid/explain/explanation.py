@@ -28,9 +28,11 @@ class Shown(ABC):
 
         A console that is too narrow for the table gets a list.
         """
-        from .tables import FittingConsole, shown_on
+        from rich.console import Console
 
-        console = console or FittingConsole()
+        from .tables import shown_on
+
+        console = console or Console()
         console.print(shown_on(console, self.table()))
 
     def __str__(self) -> str:

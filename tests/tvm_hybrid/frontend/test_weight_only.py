@@ -93,6 +93,24 @@ def test_matmul_nbits_as_onnxruntime_computes_it(zero_points: str) -> None:
     compare(model, {"x": x}, onnxruntime_run(model, {"x": x}), rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize(("cpu", "narrow"), [("skylake-avx512", True), ("haswell", False)])
+def test_scales_that_float16_holds_stay_so(cpu: str, narrow: bool) -> None:
+    """On AVX-512: four blocks of scales for 32 columns take half the bytes."""
+    model, _ = nbits_model(4, 32, 128, "none", bias=False)
+    (scales,) = (each for each in model.graph.initializer if each.name == "s")
+    values = onnx.numpy_helper.to_array(scales).astype(np.float16).astype(np.float32)
+
+    def constant_bytes(array: NDArray[np.float32]) -> int:
+        scales.CopyFrom(onnx.numpy_helper.from_array(array, "s"))
+        made = tvm_hybrid.compile(model, target=cpu, num_threads=1, records=[])
+        (decision,) = made.explain().taken
+        assert ("float16" in decision.workload) == (array is values)
+        return made.constant_bytes()
+
+    wide = constant_bytes(np.nextafter(values, np.float32(1)))
+    assert wide - constant_bytes(values) == (4 * 32 * 2 if narrow else 0)
+
+
 @pytest.mark.isa("avx512_vnni")
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
 def test_accuracy_levels(zero_points: str) -> None:

@@ -121,6 +121,13 @@ def test_all_routes_draw_one_sequence(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, numbers[2 * run : 2 * run + 2])
 
 
+def test_a_program_of_the_cache_draws_the_sequence(caches: Path) -> None:
+    tvm_hybrid.set_seed(7)
+    numbers = drawn(session())
+    assert list(caches.rglob("*.so"))
+    np.testing.assert_array_equal(drawn(session()), numbers)
+
+
 def test_numpy_does_not_draw_for_a_program() -> None:
     """Its numbers would be others, even those of a node with a seed."""
     (wanted,) = session().run(["fixed"], {"x": X})
